@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from ors_server.errors import OrsError
 from ors_server.pages.access import check_host
 from ors_server.pages.context import PagesContext, ServerContext, ViewRoute, visitor_of
+from ors_server.pages.playground import Playground
 from ors_server.pages.responses import Responses
 from ors_server.pages.views.environment_views import EnvironmentViews
 from ors_server.pages.views.live_views import LiveViews
@@ -61,7 +62,10 @@ class Pages:
         self._responses = Responses(context)
         views: list[ViewRoute] = SandboxViews(context, self._responses).routes
         if isinstance(context, ServerContext):
-            for kind in (EnvironmentViews, PlaygroundViews, LiveViews, RunViews, RolloutViews):
+            playground = Playground(context.sessions)
+            for kind in (PlaygroundViews, LiveViews):
+                views += kind(context, self._responses, playground).routes
+            for kind in (EnvironmentViews, RunViews, RolloutViews):
                 views += kind(context, self._responses).routes
         log_in = LoginViews(context, self._responses)
         routes = [

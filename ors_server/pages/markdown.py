@@ -1,4 +1,4 @@
-"""The README of an environment as HTML: Markdown without raw HTML, pictures or unsafe links.
+"""READMEs of environments, and messages of rollouts, as HTML: Markdown without raw HTML, pictures or unsafe links.
 
 HTML in the text is escaped. ``markdown-it`` refuses links to ``javascript:``, ``vbscript:``, ``file:`` and ``data:``;
 here only http, https, mailto and links without a scheme remain. Pictures become links, because a page requests nothing
@@ -18,10 +18,14 @@ from markupsafe import Markup, escape
 
 from ors_server.pages.ansi import visible
 
-__all__ = ["render_markdown"]
+__all__ = ["LONGEST_MESSAGE", "has_markdown", "render_markdown", "render_message"]
 
 #: Longest text that is read as Markdown, in characters; a longer one is cut.
 LONGEST = 200_000
+#: Longest message that is, in characters.
+LONGEST_MESSAGE = 20_000
+#: Characters that begin something, each of which may be tried to the end of the text; and how many a message may have.
+_OPENING, _MOST_OPENING = "[*_>|!<", 2000
 _SAFE_LINK = re.compile(r"(?:https?://|mailto:|#)", re.IGNORECASE)
 
 
@@ -50,6 +54,24 @@ class _Renderer(RendererHTML):
 
 
 _markdown = MarkdownIt("commonmark", {"html": False}, renderer_cls=_Renderer).enable("table")
+#: Ends of lines stay in messages: models write with them.
+_messages = MarkdownIt("commonmark", {"html": False, "breaks": True}, renderer_cls=_Renderer).enable("table")
+_messages.disable("reference")  # the definition of a link is not shown, so a text could hide in one
+#: What makes Markdown look other than the text itself.
+_SIGNS = re.compile(r"[`*]|__|\]\(|^ {0,3}(?:#{1,6} |[-+] |\d{1,9}[.)] |>|\|)", re.MULTILINE)
+
+
+def has_markdown(text: str) -> bool:
+    """Return whether a text is to be shown as Markdown: it would look different, and takes little time to be read."""
+    if len(text) > LONGEST_MESSAGE or "\x1b" in text or _SIGNS.search(text) is None:
+        return False
+    return sum(map(text.count, _OPENING)) <= _MOST_OPENING
+
+
+def render_message(text: str) -> Markup:
+    """Return a message that has Markdown as HTML."""
+    # The renderer escapes all text, and raw HTML is off.
+    return Markup(_messages.render(visible(text)))  # noqa: S704
 
 
 def render_markdown(text: str) -> Markup:

@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse
 
 from ors_server.pages.ansi import render_ansi, visible
 from ors_server.pages.curves import render_bars, render_curve
-from ors_server.pages.markdown import render_markdown
+from ors_server.pages.markdown import render_markdown, render_message
 from ors_server.pages.tokens import render_tokens
 
 __all__ = ["LONGEST", "Renderer", "cut"]
@@ -71,6 +71,7 @@ def _environment() -> Environment:
         exact=exact,
         image=image,
         markdown=render_markdown,
+        message=render_message,
         number=number,
         percent=percent,
         pretty=pretty,

@@ -42,6 +42,15 @@
   document.addEventListener("htmx:sendError", complain);
   document.addEventListener("htmx:afterSwap", () => document.getElementById("trouble")?.remove());
 
+  // The playground shows its newest output, once when it is called and once when it is there.
+  let shown = "";
+  document.addEventListener("htmx:afterSettle", () => {
+    const newest = document.getElementById("newest");
+    if (!newest || newest.dataset.state === shown) return;
+    shown = newest.dataset.state;
+    newest.scrollIntoView({ block: "nearest" });
+  });
+
   // The keyboard scrolls what can be scrolled: a part that overflows and has nothing to focus in it takes the focus.
   const overflowing = ".scroll, .message > .body, .side, pre, .readme table, nav.main";
   const focusable = "a[href], button, input, textarea, select, summary, [tabindex='0']";

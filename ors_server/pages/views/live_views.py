@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ors_server.pages.context import ServerContext, ViewRoute, visitor_of
+from ors_server.pages.playground import Playground
 from ors_server.pages.responses import Responses
 from ors_server.sessions.session import Session, State
 
@@ -28,9 +29,10 @@ _LONGEST_STREAM = 600.0
 class LiveViews:
     """The page of sessions."""
 
-    def __init__(self, context: ServerContext, responses: Responses) -> None:
+    def __init__(self, context: ServerContext, responses: Responses, playground: Playground) -> None:
         self._context = context
         self._responses = responses
+        self._playground = playground
         self.routes: list[ViewRoute] = [
             ("GET", "/ui/sessions", self.sessions),
             ("GET", "/ui/sessions/events", self.session_events),
@@ -79,7 +81,10 @@ class LiveViews:
             states[session.state.value] = states.get(session.state.value, 0) + 1
         owned.sort(key=lambda session: (not session.running_calls, now - session.last_seen))
         return {
-            "sessions": [_row(session, now) for session in owned[:_MOST]],
+            "sessions": [
+                {**_row(session, now), "played": self._playground.find(session.sid, owner) is not None}
+                for session in owned[:_MOST]
+            ],
             "total": len(owned),
             "states": states,
             "calls": sum(len(session.running_calls) for session in owned),
@@ -91,6 +96,7 @@ def _row(session: Session, now: float) -> dict[str, Any]:
     last = session.last_call
     return {
         "sid": session.sid,
+        "rollout": None if session.recording is None else session.recording.stored.rollout_id,
         "environment": None if session.hosted is None else session.hosted.name,
         "state": session.state.value,
         "age": now - session.opened,

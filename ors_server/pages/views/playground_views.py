@@ -33,10 +33,10 @@ _NO_EPISODE = (
 class PlaygroundViews:
     """The pages of sessions that were opened here."""
 
-    def __init__(self, context: ServerContext, responses: Responses) -> None:
+    def __init__(self, context: ServerContext, responses: Responses, playground: Playground) -> None:
         self._context = context
         self._responses = responses
-        self._playground = Playground(context.sessions)
+        self._playground = playground
         self.routes: list[ViewRoute] = [
             ("POST", f"{_SID}/open", self.open),
             ("GET", _SID, self.episode),
@@ -91,7 +91,8 @@ class PlaygroundViews:
             except OrsError as error:
                 problem = error.text
         if request.headers.get("hx-request") != "true" and given is not None and not problem:
-            return self._responses.redirect(request, f"/environments/{episode.environment}/sessions/{episode.sid}")
+            place = f"/environments/{episode.environment}/sessions/{episode.sid}"
+            return self._responses.redirect(request, f"{place}#newest")
         context = {**self._context_of(episode, name, fields), "problem": problem}
         template = "episode_body.html" if request.headers.get("hx-request") == "true" else "episode.html"
         return await self._responses.render(request, template, context)

@@ -5,7 +5,8 @@ Invariants: a page shows what the visitor's key made; queries run on threads; a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.exceptions import HTTPException
@@ -15,9 +16,10 @@ from starlette.responses import PlainTextResponse, Response
 from ors_server.hosting.task_source import TASK_TOKEN, names_in
 from ors_server.pages.context import ServerContext, ViewRoute
 from ors_server.pages.responses import Responses
-from ors_server.pages.rollout_messages import shown_messages
+from ors_server.pages.rollout_messages import MOST_MARKDOWN, shown_messages
 from ors_server.pages.views.stored import ROWS, chosen, next_page, owner_of, read_store, value_of
 from ors_server.rollouts.errors import RolloutError
+from ors_server.rollouts.reports.task_scores import LARGEST_REWARD
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -34,6 +36,7 @@ _SIDE_BY_SIDE = 8
 _FILTERS = ("run", "task_key", "environment", "step", "outcome", "source", "search", "passed")
 _EXACT = ("run", "task_key", "environment", "outcome", "source")
 _ORDERS: tuple[RolloutOrder, ...] = ("newest", "highest", "lowest")
+_GROUP_ORDERS = ("begun", "reward")
 _PASSED: tuple[Passed, ...] = ("yes", "no", "unknown")
 
 
@@ -64,7 +67,7 @@ class RolloutViews:
             run = None if wanted.run is None else find_run(connection, wanted.run, owner=wanted.owner)
             return run, list_rollouts(connection, wanted, order=order, after=after or None, limit=ROWS)
 
-        run, page = await read_store(self._context, read) or (None, None)
+        run, page = await read_store(self._context.store, read) or (None, None)
         context: dict[str, Any] = {
             "rollouts": [] if page is None else page.rows,
             "next": next_page(request, page),
@@ -87,10 +90,12 @@ class RolloutViews:
             found = read_rollout(connection, rollout, owner=owner)
             return {**self._shown(found), "group": group_of(connection, found.summary)}
 
-        shown = await read_store(self._context, _known(read))
+        shown = await read_store(self._context.store, _known(read))
         if shown is None:
             raise HTTPException(404, "No rollout was stored yet.")
-        return await self._responses.render(request, "rollout.html", {**shown, "tokens": _tokens(request)})
+        return await self._responses.render(
+            request, "rollout.html", {**shown, "tokens": _tokens(request), "raw": _raw(request)}
+        )
 
     async def group(self, request: Request) -> Response:
         """Show the rollouts of one task side by side."""
@@ -100,21 +105,28 @@ class RolloutViews:
         rollout, owner, start = value_of(request, "id"), owner_of(request), value_of(request, "start") or "0"
         if not start.isdecimal() or len(start) > 6:
             raise HTTPException(400, "A position is a whole number from 0.")
-        first = int(start)
+        first, order = int(start), chosen(request, "order", _GROUP_ORDERS) or "begun"
 
         def read(connection: Connection) -> dict[str, Any]:
             found = read_rollout(connection, rollout, owner=owner)
             group = group_of(connection, found.summary)
+            if order == "reward":
+                group.sort(key=lambda each: (each.reward is None, -(each.reward or 0.0)))
             columns = [
-                self._shown(found if each.id == found.summary.id else read_rollout(connection, each.id, owner=owner))
+                self._shown(
+                    found if each.id == found.summary.id else read_rollout(connection, each.id, owner=owner),
+                    columns=_SIDE_BY_SIDE,
+                )
                 for each in group[first : first + _SIDE_BY_SIDE]
             ]
             return {"chosen": found.summary, "group": group, "columns": columns}
 
-        shown = await read_store(self._context, _known(read))
+        shown = await read_store(self._context.store, _known(read))
         if shown is None:
             raise HTTPException(404, "No rollout was stored yet.")
-        context = {**shown, "tokens": _tokens(request), "start": first, "side_by_side": _SIDE_BY_SIDE}
+        rewards = [each.reward for each in shown["group"] if each.reward is not None]
+        fields = {"order": order, "start": first, "side_by_side": _SIDE_BY_SIDE, "spread": _spread(rewards)}
+        context = {**shown, **fields, "tokens": _tokens(request), "raw": _raw(request)}
         return await self._responses.render(request, "group.html", context)
 
     async def message(self, request: Request) -> Response:
@@ -127,7 +139,7 @@ class RolloutViews:
             messages = shown_messages(read_rollout(connection, rollout, owner=owner).messages)
             return messages[int(number)].text if number.isdecimal() and int(number) < len(messages) else None
 
-        text = await read_store(self._context, _known(read))
+        text = await read_store(self._context.store, _known(read))
         if text is None:
             raise HTTPException(404)
         return PlainTextResponse(
@@ -150,11 +162,11 @@ class RolloutViews:
             owner=owner_of(request),
         )
 
-    def _shown(self, found: RolloutDetail) -> dict[str, Any]:
+    def _shown(self, found: RolloutDetail, columns: int = 1) -> dict[str, Any]:
         content = found.content
         return {
             "rollout": found.summary,
-            "messages": shown_messages(found.messages),
+            "messages": shown_messages(found.messages, most=MOST_MARKDOWN // columns),
             "task": self._public(found.summary.environment, content.get("task_spec")),
             "details": {
                 name: value for name in ("metadata", "rollout_info", "run_info") if (value := content.get(name))
@@ -188,6 +200,17 @@ def _seconds(found: RolloutDetail) -> float | None:
         return said / 1000
     begun, ended = found.summary.created_at, found.summary.last_message_at
     return None if begun is None or ended is None else (ended - begun).total_seconds()
+
+
+def _spread(rewards: Sequence[float]) -> dict[str, Any] | None:
+    """Return the mean of rewards and their standard deviation, as trainers take it; None of fewer than two."""
+    if len(rewards) < 2 or max(map(abs, rewards)) > LARGEST_REWARD:
+        return None
+    return {"mean": statistics.fmean(rewards), "deviation": statistics.stdev(rewards)}
+
+
+def _raw(request: Request) -> bool:
+    return value_of(request, "raw") == "1"
 
 
 def _tokens(request: Request) -> bool:

@@ -61,7 +61,7 @@ class RunViews:
 
         search, after = value_of(request, "search"), value_of(request, "after")
         wanted: Any = {"search": search, "owner": owner_of(request), "after": after or None, "limit": ROWS}
-        page = await read_store(self._context, lambda connection: list_runs(connection, **wanted))
+        page = await read_store(self._context.store, lambda connection: list_runs(connection, **wanted))
         context = {
             "runs": [] if page is None else page.rows,
             "next": next_page(request, page),
@@ -86,7 +86,7 @@ class RunViews:
             shown = {"run": found, "tasks": tasks.rows, "next": next_page(request, tasks)}
             return {**shown, "report": None} if after else {**shown, **_report(connection, found, owner)}
 
-        shown = await read_store(self._context, read)
+        shown = await read_store(self._context.store, read)
         if shown is None:
             raise HTTPException(404, _NO_STORE)
         fields = {"wanted": wanted, "order": order, "orders": ORDERS, "passings": PASSING, "first": not after}
@@ -98,7 +98,7 @@ class RunViews:
         if len(named) != 2:
             raise HTTPException(400, "Two runs are compared. Choose two in the list of runs.")
         owner = owner_of(request)
-        shown = await read_store(self._context, lambda connection: _comparison(connection, named, owner))
+        shown = await read_store(self._context.store, lambda connection: _comparison(connection, named, owner))
         if shown is None:
             raise HTTPException(404, _NO_STORE)
         return await self._responses.render(request, "compare.html", shown)

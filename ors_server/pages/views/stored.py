@@ -10,7 +10,8 @@ import anyio.to_thread
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from ors_server.pages.context import ServerContext, visitor_of
+from ors_server.pages.context import visitor_of
+from ors_server.rollouts.store import RolloutStore
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -25,11 +26,11 @@ ROWS = 50
 _LONGEST_VALUE = 500
 
 
-async def read_store(context: ServerContext, query: Callable[[Connection], Result]) -> Result | None:
+async def read_store(store: RolloutStore, query: Callable[[Connection], Result]) -> Result | None:
     """Run a query on a thread; None where nothing was ever stored."""
 
     def read() -> Result | None:
-        with context.store.reading() as connection:
+        with store.reading() as connection:
             return None if connection is None else query(connection)
 
     return await anyio.to_thread.run_sync(read)

@@ -12,7 +12,7 @@ from ors_server import ImageBlock, JSONObject, ListToolsOutput, TextBlock, ToolO
 from ors_server.pages.ansi import MOST_SPANS, render_ansi
 from ors_server.pages.curves import Curve, Point, render_curve
 from ors_server.pages.forms import fields_of
-from ors_server.pages.markdown import render_markdown
+from ors_server.pages.markdown import has_markdown, render_markdown, render_message
 from ors_server.pages.rendering import image
 from ors_server.pages.tokens import read_tokens, render_tokens
 from tests.server.pages.conftest import Visit, is_safe, tags
@@ -219,3 +219,24 @@ def test_a_schema_cannot_make_a_form_fail() -> None:
     ]
     for schema in wrong:
         assert len(fields_of(schema)) <= 100
+
+
+@pytest.mark.parametrize("text", ["[" * 20_000, "![" * 10_000, "*a " * 6000, "> a\n" * 5000, "|a" * 10_000])
+def test_a_message_that_takes_long_as_markdown_is_shown_as_it_is(text: str) -> None:
+    assert not has_markdown(text)
+    assert has_markdown(f"`{text[:1000]}")
+
+
+def test_a_message_hides_nothing_and_has_no_markup_of_its_own() -> None:
+    shown = str(
+        render_message(
+            '[hidden]: http://ok.example "text"\n\n<script>x</script> [a](javascript:x) ![f](http://evil/f.png) '
+            "[g](//evil) [h](https://ok.example)\n<!-- comment -->\u202e\n\n```html\n<img src=x>\n```"
+        )
+    )
+    for said in ("[hidden]", "&quot;text&quot;", "&lt;script&gt;", "&lt;!-- comment --&gt;", "⟨U+202E⟩", "&lt;img"):
+        assert said in shown, said
+    assert shown.count("<a ") == 1
+    assert 'href="https://ok.example" rel="noopener noreferrer nofollow"' in shown
+    assert "<img" not in shown
+    assert "//evil" not in shown.replace("http://evil/f.png", "")

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from ors_server import ToolOutput, tool
 from tests.server.pages.conftest import Browser, Page, Visit, is_safe, tags
 from tests.support.environments import Bare, Echo, Text, said
+from tests.support.http_client import Client
 
 ECHO = "echo"
 
@@ -161,3 +162,41 @@ async def test_an_unknown_episode_is_a_page(visit: Visit) -> None:
     page = await browser.get("/ui/no-such-page")
     assert page.status == 404
     assert "There is no such page" in page.text
+
+
+async def test_an_episode_opens_at_its_newest_output(visit: Visit) -> None:
+    browser = visit(Echo)
+    page = await browser.play(ECHO)
+    for count in (1, 2):
+        page = await call(browser, page, "echo", text="hello")
+        assert page.response.url.fragment == "newest"
+        assert [each["data-state"] for each in tags(page, "article") if each.get("id") == "newest"] == [f"{count} True"]
+
+
+async def test_a_live_session_links_to_its_transcript(visit: Visit) -> None:
+    browser = visit(Echo, record=True)
+    played = (await browser.play(ECHO)).response.url.path
+    client = Client(browser.server.app)
+    sid = await client.open({"split": "train", "index": 1})
+    page = await browser.get("/ui/sessions")
+    is_safe(page)
+    [other] = [session for session in browser.server.sessions if session.sid == sid]
+    assert other.recording is not None
+    transcript = f"/ui/rollout?id={other.recording.stored.rollout_id}"
+    links = {each["href"] for each in tags(page, "a")}
+    assert {played, transcript} <= links
+    assert browser.server.app.recorder is not None
+    browser.server.app.recorder.close()  # hands over what waits
+    await browser.server.app.rollouts.close()
+    assert (await browser.get(transcript)).status == 200
+    await client.close()
+
+
+async def test_a_session_that_is_not_recorded_has_no_link(visit: Visit) -> None:
+    browser = visit(Echo)
+    client = Client(browser.server.app)
+    sid = await client.open({"split": "train", "index": 1})
+    page = await browser.get("/ui/sessions")
+    assert sid in page.text
+    assert not [each for each in tags(page, "a") if sid in each["href"] or "rollout?" in each["href"]]
+    await client.close()

@@ -307,3 +307,59 @@ async def test_rollouts_pass_from_the_threshold_of_their_run_on(visit: Visit) ->
 
 def shown_in(page: Page) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", page.text).split())
+
+
+async def test_messages_are_markdown_and_as_they_were_written(visit: Visit) -> None:
+    browser = visit(Echo)
+    said = "# Plan\n\n- `ls`\n- **run**\n\n```python\nprint('<b>')\n```\n\nline one\nline two"
+    await upload(
+        browser,
+        rollout_event("m"),
+        message_event("m", 0, said),
+        message_event("m", 1, said, type="tool_result"),
+        message_event("m", 2, "no signs, 2 * 3", type="user_message"),
+    )
+    page = await browser.get("/ui/rollout?id=m")
+    is_safe(page)
+    [shown] = [part for part in page.response.text.split("<article ") if "m-assistant_message" in part]
+    for part in ("<h1>Plan</h1>", "<li><code>ls</code></li>", "<strong>run</strong>", "&lt;b&gt;", "line one<br />"):
+        assert part in shown, part
+    assert page.text.count("# Plan") == 1  # the tool's
+    page = await browser.get("/ui/rollout?id=m&raw=1")
+    assert page.text.count("# Plan") == 2
+    assert "<li>" not in page.response.text
+    page = await browser.get("/ui/rollout-group?id=m&raw=1")
+    is_safe(page)
+    assert page.text.count("# Plan") == 2
+
+
+async def test_a_group_has_its_rewards_in_a_row(visit: Visit) -> None:
+    browser = visit(Echo)
+    for number, reward in enumerate((0.5, None, 2.0, -1.0)):
+        done = message_event(f"g{number}", 0, "x", **({} if reward is None else {"reward": reward}))
+        await upload(browser, rollout_event(f"g{number}", timestamp=1_700_000_000_000 + number), done)
+    page = await browser.get("/ui/rollout-group?id=g0")
+    is_safe(page)
+    assert "0.500 – 2 -1 Mean 0.500, standard deviation 1.500." in page.text
+    assert ordered(page) == ["g0", "g1", "g2", "g3"]
+    page = await browser.get(next(each["href"] for each in tags(page, "a") if "order=reward" in each.get("href", "")))
+    is_safe(page)
+    assert ordered(page) == ["g2", "g0", "g3", "g1"]
+    for number in range(2):
+        same = message_event(f"s{number}", 0, "x", reward=1.0)
+        await upload(browser, rollout_event(f"s{number}", task_spec={"id": "same"}), same)
+        await upload(
+            browser,
+            rollout_event(f"l{number}", task_spec={"id": "large"}),
+            message_event(f"l{number}", 0, "x", reward=1e300),
+        )
+    text = (await browser.get("/ui/rollout-group?id=s0")).text
+    assert "Mean 1, standard deviation 0: all earned the same, so the group has no advantage to learn from." in text
+    assert "standard deviation" not in (await browser.get("/ui/rollout-group?id=l0")).text
+    assert (await browser.get("/ui/rollout-group?id=g0&order=x")).status == 400
+
+
+def ordered(page: Page) -> list[str]:
+    """Return the rollouts of a group in the order of their columns."""
+    links = [each["href"] for each in tags(page, "a") if "/rollout?id=" in each.get("href", "")]
+    return [link.rpartition("=")[2] for link in links[len(links) // 2 :]]

@@ -190,6 +190,11 @@ async def test_a_key_sees_its_own_report(visit: Visit, tmp_path: Path) -> None:
         assert other not in text
 
 
+def never(path: object, mode: int) -> bool:
+    del path, mode
+    return False
+
+
 async def test_a_store_that_cannot_be_written_is_read(
     visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +204,7 @@ async def test_a_store_that_cannot_be_written_is_read(
     await browser.server.app.rollouts.close()
     for path in tmp_path.glob("rollouts.sqlite3*"):
         path.chmod(0o400)
-    monkeypatch.setattr("os.access", lambda *_: False)  # as for a user who is not root
+    monkeypatch.setattr("os.access", never)  # as for a user who is not root
     page = await run_page(browser, record.id)
     assert "pass@1" in page.text
     page = await browser.get(f"/ui/compare?run={record.id}&run={record.id}")
@@ -237,8 +242,8 @@ async def test_tasks_are_ordered_and_chosen_by_cursor(visit: Visit) -> None:
         for step, rewards in enumerate(groups[name]):
             for sample, reward in enumerate(rewards):
                 rollout = f"{number}-{step}-{sample}"
-                lost = {"rollout_info": {"outcome": "lost"}} if reward is None else {}
-                events.append(rollout_event(rollout, step=step, task_spec={"id": name}, **lost))
+                said = {"outcome": "lost"} if reward is None else {}
+                events.append(rollout_event(rollout, step=step, task_spec={"id": name}, rollout_info=said))
                 events.append(message_event(rollout, 0, "x", **({} if reward is None else {"reward": reward})))
     await upload(browser, *events)
 
