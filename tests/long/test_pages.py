@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.environments.terminal.parts import generated
+from tests.long.stored_evaluation import evaluation, events_of
 from tests.long.stored_run import events_of_a_run
 from tests.support.servers import served
 
@@ -25,8 +26,11 @@ pytestmark = pytest.mark.long
 #: Folder for pictures of every page, where they are wanted.
 PICTURES = os.environ.get("ORS_TEST_PICTURES", "")
 AUDIT = Path(__file__).with_name("page_audit.js").read_text("utf-8")
+#: Whether the newest output of an episode is on the screen.
+VISIBLE = "() => { const box = newest.getBoundingClientRect(); return box.top >= 0 && box.bottom <= innerHeight; }"
 ECHO = "echoenvironment"
 TERMINAL = "terminalenvironment"
+ONE, TWO = evaluation("terminal-8b"), evaluation("terminal-14b", model="Qwen/Qwen3-14B", skill=0.62, seed=2)
 ROLLOUT = "grpo-terminal-7b-39-0"
 
 
@@ -34,6 +38,8 @@ ROLLOUT = "grpo-terminal-7b-39-0"
 def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     with served(tmp_path_factory.mktemp("pages"), "echo", "terminal") as address:
         httpx.post(f"{address}/v1/rollouts", json={"events": list(events_of_a_run())}, timeout=60).raise_for_status()
+        for run in (ONE, TWO):
+            httpx.post(f"{address}/v1/rollouts", json={"events": list(events_of(run))}, timeout=60).raise_for_status()
         yield address
 
 
@@ -102,13 +108,19 @@ def test_the_playground_plays_an_echo_episode(page: Page) -> None:
     page.locator("textarea").first.evaluate("field => { field.style.height = '9rem'; }")  # as by its handle
     call(page, "echo", "wrong")
     page.get_by_text("no match").wait_for()
+    page.set_viewport_size({"width": 390, "height": 500})
+    for count in range(4):
+        call(page, "echo", f"wrong {count}")
+        page.locator(f"#newest[data-state='{count + 3} True']").wait_for()
+        assert page.evaluate(VISIBLE)
+    page.set_viewport_size({"width": 1280, "height": 860})
     call(page, "echo", word)
     page.locator(".facts .tag.good", has_text="finished").wait_for()
     assert "reward 1" in page.locator(".m-tool_result").last.inner_text()
     assert page.evaluate(AUDIT) == []
     assert page.url.endswith("/sessions/" + page.url.rsplit("/", 1)[1])
     page.reload()
-    assert page.locator(".m-tool_result").count() == 3
+    assert page.locator(".m-tool_result").count() == 7
     page.get_by_role("button", name="End it").click()
     page.get_by_text("Play this task again").wait_for()
 
@@ -231,9 +243,13 @@ PAGES = (
     "/ui/sandboxes",
     "/ui/runs",
     "/ui/run?run=grpo-terminal-7b",
+    f"/ui/run?run={ONE.id}",
+    f"/ui/compare?run={ONE.id}&run={TWO.id}",
+    f"/ui/rollouts?run={ONE.id}&order=lowest",
     "/ui/rollouts",
     f"/ui/rollout?id={ROLLOUT}",
     f"/ui/rollout?id={ROLLOUT}&tokens=1",
+    f"/ui/rollout?id={ROLLOUT}&raw=1",
     f"/ui/rollout-group?id={ROLLOUT}",
     f"/ui/rollout-group?id={ROLLOUT}&tokens=1",
     "/ui/help",

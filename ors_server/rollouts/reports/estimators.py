@@ -190,7 +190,7 @@ def _sum_of(values: Sequence[float]) -> Callable[[int], float]:
         masks[value] = masks.get(value, 0) | 1 << place
     groups = list(masks.items())
     if len(groups) * 8 < len(values):  # rates of few samples: equal values are counted, not added
-        return lambda bits: sum(value * (bits & mask).bit_count() for value, mask in groups)
+        return lambda bits: sum([value * (bits & mask).bit_count() for value, mask in groups])
     # Bytes of 0 and 1, not texts that are read as numbers: that would be most of the work.
     return lambda bits: sum(itertools.compress(values, f"{bits:0{len(values)}b}".encode().translate(_BITS)))
 
