@@ -62,8 +62,8 @@ async def test_pages_of_evaluations_with_10_000_rollouts(tmp_path: Path) -> None
         evaluation(name, tasks=2500, skill=skill, seed=seed) for name, skill, seed in (("a", 0.5, 1), ("b", 0.6, 2))
     ]
     for run in runs:
-        events = iter(events_of(run))
-        while part := list(itertools.islice(events, AT_A_TIME)):
+        sent = iter(events_of(run))
+        while part := list(itertools.islice(sent, AT_A_TIME)):
             response = await browser.http.post("/v1/rollouts", json={"events": part}, timeout=600)
             assert response.status_code == 200, response.text
     one, two = (run.id for run in runs)
@@ -107,7 +107,7 @@ async def test_every_page_is_fast(tmp_path: Path) -> None:
         response = await browser.http.post("/v1/rollouts", json=uploaded, timeout=600)
         assert response.status_code == 200, response.text
     slow = {path: least for path, least in (await shown_within(browser, *PAGES)).items() if least > MOST}
-    path, times = "/ui/rollouts", []
+    path, times = "/ui/rollouts", list[float]()
     for _ in range(300):
         begun = time.process_time()
         page = await browser.get(path)

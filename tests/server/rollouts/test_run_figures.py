@@ -24,7 +24,7 @@ def events(task: str, rewards: Sequence[float | None], step: int | None = None) 
     made: list[dict[str, Any]] = []
     for number, reward in enumerate(rewards):
         name = f"{task}-{step}-{number}"
-        made.append(rollout(name, task_spec={"id": task}, **({} if step is None else {"step": step})))
+        made.append(rollout(name, task_spec={"id": task}) | ({} if step is None else {"step": step}))
         made.append(message(name, 0, **({} if reward is None else {"reward": reward, "isFinished": True})))
         made.append(update(name, outcome="finished" if reward is not None else "lost", outcome_reason="no room \x00"))
     return made
