@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import sqlite3
@@ -272,10 +271,7 @@ async def test_tasks_are_ordered_and_chosen_by_cursor(visit: Visit) -> None:
         found = [names[key] for key in await walk(browser, f"/ui/run?run=run&order={order}", "task_key")]
         assert found == sorted(groups, key=lambda name: (by(name), keys[name])), order
     chosen: dict[str, Callable[[str], bool]] = {
-        "passing=always": lambda name: rate(name) == 1,
-        "passing=never": lambda name: rate(name) == 0,
         "passing=sometimes": lambda name: rate(name) not in (0, 1, None),
-        "passing=unknown": lambda name: rate(name) is None,
         "lost=1": lambda name: lost(name) > 0,
         "task=K+01": lambda name: "k 01" in name,
         "task=%25": lambda name: False,
@@ -403,18 +399,3 @@ def names_in(value: Any) -> set[str]:
         held = cast("dict[str, Any]", value)
         return set(held) | {name for each in held.values() for name in names_in(each)}
     return {name for each in cast("list[Any]", value) for name in names_in(each)} if isinstance(value, list) else set()
-
-
-async def test_a_page_does_not_hold_up_the_loop(visit: Visit) -> None:
-    """A comparison of many tasks is computed on a thread."""
-    browser = visit(Echo)
-    for name, seed in (("a", 1), ("b", 2)):
-        await upload(browser, *events_of(evaluation(name, tasks=100, samples=2, seed=seed)))
-    runs = [evaluation(name).id for name in ("a", "b")]
-    asked = asyncio.create_task(browser.get(f"/ui/compare?run={runs[0]}&run={runs[1]}"))
-    turns = 0
-    while not asked.done():
-        await asyncio.sleep(0)
-        turns += 1
-    assert turns > 10
-    assert (await asked).status == 200
