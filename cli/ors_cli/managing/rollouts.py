@@ -302,8 +302,9 @@ def _print_message(console: Console, message: dict[str, Any]) -> None:
     for text in (message["summary"], content):
         if text:
             console.print(Text(_plain(text)), soft_wrap=True)
-    if message["metadata"]:
-        console.print(Text(_plain(_json(message["metadata"])), style="dim"), soft_wrap=True)
+    for name in ("metadata", "verdict"):
+        if message[name]:
+            console.print(Text(_plain(_json(message[name])), style="dim"), soft_wrap=True)
 
 
 def _indented(content: str) -> str:

@@ -19,6 +19,7 @@ from ors_server.pages.context import ServerContext, ViewRoute, visitor_of
 from ors_server.pages.curves import Curve, Point
 from ors_server.pages.responses import Responses
 from ors_server.pages.rollout_messages import shown_messages
+from ors_server.pages.views.reward_reasons import reward_reason
 from ors_server.rollouts.errors import RolloutError
 
 if TYPE_CHECKING:
@@ -114,7 +115,10 @@ class RolloutViews:
 
         def read(connection: Connection) -> dict[str, Any]:
             found = read_rollout(connection, rollout, owner=owner)
-            return {**self._shown(found), "group": group_of(connection, found.summary)}
+            # Tests are the operator's: a client with a key sees them only where the operator says so.
+            hidden = owner is not None and not self._context.settings.show_verdicts
+            why = reward_reason(connection, found, owner=owner, hidden=hidden)
+            return {**self._shown(found), "group": group_of(connection, found.summary), "why": why}
 
         shown = await self._read(_known(read))
         if shown is None:
