@@ -14,10 +14,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from ors_server.hosting.task_source import TASK_TOKEN, names_in
-from ors_server.pages.context import ServerContext, ViewRoute, visitor_of
+from ors_server.hosting.task_source import TASK_TOKEN
+from ors_server.pages.context import RolloutContext, ServerContext, ViewRoute, visitor_of
 from ors_server.pages.curves import Curve, Point
-from ors_server.pages.responses import Responses
+from ors_server.pages.responses import Rendering
 from ors_server.pages.rollout_messages import shown_messages
 from ors_server.pages.views.reward_reasons import reward_reason
 from ors_server.rollouts.errors import RolloutError
@@ -42,7 +42,7 @@ _FILTERS = ("run", "task_key", "environment", "step", "outcome", "source")
 class RolloutViews:
     """The pages of runs and rollouts."""
 
-    def __init__(self, context: ServerContext, responses: Responses) -> None:
+    def __init__(self, context: ServerContext | RolloutContext, responses: Rendering) -> None:
         self._context = context
         self._responses = responses
         self.routes: list[ViewRoute] = [
@@ -201,8 +201,7 @@ class RolloutViews:
 
     def _public(self, environment: str | None, task: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return a task without the fields that an environment of this server declares private."""
-        hosted = None if environment is None else self._context.catalogue.find(environment)
-        private = {TASK_TOKEN, *(() if hosted is None else names_in(hosted.cls, "private_task_fields"))}
+        private = {TASK_TOKEN, *(() if environment is None else self._context.private_fields(environment))}
         return {name: value for name, value in (task or {}).items() if name not in private}
 
 
