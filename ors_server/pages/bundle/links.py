@@ -26,7 +26,7 @@ STATIC = ("style.css", "icon.svg")
 #: The pages of a run, each with the folder of its files and the parameters that a link to it may have.
 _PAGES = {
     "/run": ("run", frozenset(("run", "after"))),
-    "/rollouts": ("lists", frozenset(("run", "task_key", "after"))),
+    "/rollouts": ("lists", frozenset(("run", "task_key", "outcome", "after"))),
     "/rollout": ("rollouts", frozenset(("id", "tokens"))),
     "/rollout-group": ("groups", frozenset(("id", "start", "tokens"))),
     "/rollout-message": ("texts", frozenset(("id", "number"))),

@@ -96,7 +96,7 @@ class Bundle:
         self.forms = forms_of(secrets)
         self._forms_in_html = [str(escape(form.decode())).encode() for form in self.forms]
         self._rendering = _Rendering(self._links.base)
-        views = RolloutViews(RolloutContext(Settings(), store), self._rendering)
+        views = RolloutViews(RolloutContext(Settings(show_verdicts=True), store), self._rendering)
         self._handlers = {path.removeprefix("/ui"): handler for _, path, handler in views.routes}
         self.written = self.files = 0
 

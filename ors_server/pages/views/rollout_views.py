@@ -115,8 +115,9 @@ class RolloutViews:
 
         def read(connection: Connection) -> dict[str, Any]:
             found = read_rollout(connection, rollout, owner=owner)
-            # Tests are the operator's: a client with a key sees them only where the operator says so.
-            hidden = owner is not None and not self._context.settings.show_verdicts
+            # Tests are the operator's: other visitors see them only where the operator says so.
+            settings = self._context.settings
+            hidden = (owner is not None or settings.insecure) and not settings.show_verdicts
             why = reward_reason(connection, found, owner=owner, hidden=hidden)
             return {**self._shown(found), "group": group_of(connection, found.summary), "why": why}
 

@@ -202,7 +202,7 @@ def test_a_link_is_a_file_of_the_run_or_none() -> None:
     dropped = [
         ("/run", (("run", "other"),)),
         ("/rollouts", ()),
-        ("/rollouts", (("outcome", "lost"), ("run", "r0"))),
+        ("/rollouts", (("order", "lowest"), ("run", "r0"))),
         ("/rollouts", (("run", "r0"), ("run", "r0"))),
         ("/rollout", (("id", "foreign"),)),
         ("/rollout", ()),

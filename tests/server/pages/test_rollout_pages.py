@@ -378,6 +378,15 @@ async def test_who_logs_in_with_a_key_sees_no_test_unless_the_operator_says_so(v
         assert ("are the operator's" in page.text) != shown
 
 
+async def test_a_server_that_anyone_may_reach_shows_no_test(visit: Visit) -> None:
+    browser = visit(Echo, insecure=True)
+    result = message_event("r", 0, "x", type="tool_result", reward=1.0, metadata={VERDICT: VERDICT_DATA})
+    await upload(browser, rollout_event("r"), result)
+    page = await browser.get("/ui/rollout?id=r")
+    assert "1 passed 1 failed" in page.text
+    assert "hidden words" not in page.text
+
+
 async def test_a_lost_rollout_and_one_without_a_reward_say_so(visit: Visit) -> None:
     browser = visit(Echo)
     await upload(browser, rollout_event("none"), message_event("none", 0, "x"))
