@@ -14,6 +14,7 @@ from typing_extensions import TypeAliasType
 
 __all__ = [
     "SUPPORTED_MESSAGE_BLOCK_TYPES",
+    "VERDICT",
     "Blocks",
     "CreateSession",
     "GetTask",
@@ -46,6 +47,9 @@ __all__ = [
     "ToolResultBlock",
     "ToolSpec",
 ]
+
+#: Member of a result's metadata for the server alone (``rollouts.verdicts``): it is not sent, and clients drop it.
+VERDICT = "_ors_verdict"
 
 JSONValue = TypeAliasType("JSONValue", Mapping[str, Any] | Sequence[Any] | str | int | float | bool | None)
 JSONObject: TypeAlias = Mapping[str, JSONValue]

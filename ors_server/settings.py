@@ -203,6 +203,10 @@ class Settings(BaseSettings):
     )
 
     pages: bool = Field(default=True, description="Serve the pages for a browser, below /ui.")
+    show_verdicts: bool = Field(
+        default=False,
+        description="Show names and outputs of tests to visitors with a key, and with ORS_INSECURE to all.",
+    )
 
     traces: bool = Field(
         default=False,

@@ -47,7 +47,7 @@ class TestsImportCode(StrEnum):
 #: The settings by subject, as ``--help`` and ``ors-server settings`` group them.
 PANELS: Mapping[str, tuple[str, ...]] = {
     "Where it listens": ("host", "port", "keep_alive", "listen", "pages"),
-    "Who may use it": ("keys_file", "insecure", "make_key"),
+    "Who may use it": ("keys_file", "insecure", "make_key", "show_verdicts"),
     "Limits": ("max_body", "max_headers", "max_output", "max_sessions", "max_calls", "max_session_calls"),
     "Sessions": (
         "session_ttl",

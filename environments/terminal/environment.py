@@ -24,6 +24,7 @@ from pydantic import BaseModel, Field
 
 from ors_server import DefinitionError, Environment, JSONObject, JSONValue, Split, TextBlock, ToolOutput, tool
 from ors_server.hosting.errors import InvalidTask
+from ors_server.protocol import VERDICT
 from ors_server.sandboxes import sandbox_service, sandboxes_unavailable
 from ors_server.wire.texts import shorten
 
@@ -220,12 +221,12 @@ class TerminalEnvironment(Environment):
         service = await self.sandboxes()
         started = time.monotonic()
         verdict = await grade(service, self._task, self._require(), self._settings)
-        # The tests' output is only logged: it would tell a model what the tests check.
+        # The server takes the tests' names and output off the result: they would tell a model what the tests check.
         seconds = round(time.monotonic() - started, 3)
         logger.debug("graded", extra={"task": self._task.name, "seconds": seconds, **verdict.log})
         words = text + (_SOLVED if verdict.reward >= 1 else _UNSOLVED)
         more: JSONObject = {"rewards": dict(verdict.numbers)} if verdict.numbers else {}
-        return self._end(words, verdict.reward, "graded", verdict.mark, **more)
+        return self._end(words, verdict.reward, "graded", verdict.mark, **{VERDICT: verdict.data}, **more)
 
     def _end(self, text: str, reward: float, how: str, mark: str = "", **more: JSONValue) -> ToolOutput:
         # Stop the sandbox now, not with the session: a trainer may keep the session open long after this.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ors_containers import CallerError, Sandbox
 
-from ors_server import InfrastructureFailure
+from ors_server import InfrastructureFailure, JSONObject, JSONValue
 from ors_server.wire.request_ids import ids_of_context
 
 from .failure_cause import grade_episode
@@ -40,12 +40,14 @@ class Bounds:
 
 @dataclass(frozen=True)
 class EpisodeVerdict:
-    """A reward and how it came about; ``log`` is for the server alone."""
+    """A reward and how it came about; ``data`` and ``log`` are for the server alone."""
 
     reward: float
     mark: str = ""
     #: Every number of the verifier, where it gave several.
     numbers: Mapping[str, float] = field(default_factory=dict[str, float])
+    #: What the server keeps with the record of the episode.
+    data: JSONObject = field(default_factory=dict[str, JSONValue])
     log: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
@@ -85,8 +87,9 @@ async def grade(service: Service, task: PlayedTask, place: Place, settings: Term
         found = await grade_and_keep(service, task, place.container, rules, session)
         several = len(found.numbers) > 1
         log = {"verdict": found.detail}
-        return EpisodeVerdict(found.reward, found.mark, dict(found.numbers) if several else dict[str, float](), log)
+        numbers = dict(found.numbers) if several else dict[str, float]()
+        return EpisodeVerdict(found.reward, found.mark, numbers, found.data, log)
     assert not isinstance(place, AgentContainer), "`start` has returned both"
     verdict = await grade_episode(service, task, place, settings)
     log = {"verdict": verdict.how, "seed": verdict.seed, "detail": verdict.detail}
-    return EpisodeVerdict(float(verdict.passed), verdict.mark, log=log)
+    return EpisodeVerdict(float(verdict.passed), verdict.mark, data=verdict.data, log=log)

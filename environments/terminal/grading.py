@@ -37,8 +37,9 @@ import importlib.util
 import json
 import marshal
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
@@ -52,6 +53,8 @@ from ors_containers import (
     WarmProgram,
 )
 from ors_containers.sandbox import EXAMINATION
+
+from ors_server import JSONObject
 
 from .states.program import with_seed
 from .tests_code.canary import name_of_canary, with_canary
@@ -71,7 +74,9 @@ _AHEAD = (
     *("csv", "glob", "gzip", "hashlib", "pathlib", "random", "re"),
     *("shutil", "subprocess", "tarfile", "tempfile", "zipfile"),
 )
-_OUTPUT_LIMIT = 64 * 1024
+#: The verdict, the list of tests, and the programs where they are recorded.
+_OUTPUT_LIMIT = 192 * 1024
+_WORDS = {"timed out": "The tests took too long.", "killed": "The tests were killed."}
 #: Outcomes that are the fault of the tests.
 _UNFIT = {
     "broken": "cannot be imported",
@@ -126,6 +131,22 @@ class Verdict:
     mark: str = ""
     #: Seed of the drawn cases: the same state with the same seed has the same verdict. Never for a client.
     seed: int = 0
+    #: Name, ``passed`` or ``failed``, and words of the tests; the numbers of others by their outcomes. Never for a
+    #: client.
+    tests: tuple[tuple[str, str, str], ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def data(self) -> JSONObject:
+        """Findings for the record of the episode (docs/environments.md)."""
+        listed = any(outcome == "failed" for _, outcome, _ in self.tests)
+        return {
+            "summary": _WORDS.get(self.how, ""),
+            "tests": [{"name": name, "outcome": outcome, "output": words} for name, outcome, words in self.tests],
+            "left_out": dict(self.left_out),
+            # Where no test has failed, the reason is another one, such as a module that cannot be imported.
+            "output": "" if listed and self.how == "failed" else self.detail,
+        }
 
 
 async def run_tests(
@@ -177,8 +198,10 @@ async def run_tests(
             return Verdict(False, "killed", str(error))
         raise
     verdict = dataclasses.replace(_verdict(result, nonce, live=live, canary=canary), seed=seed)
+    words = _said(result.output, nonce)
+    verdict = _with_tests(verdict, words, canary)
     if record:
-        programs = next((line["programs"] for line in _said(result.output, nonce) if "programs" in line), ())
+        programs = next((line["programs"] for line in words if "programs" in line), ())
         verdict = dataclasses.replace(verdict, programs=tuple(programs))
     return verdict
 
@@ -237,6 +260,16 @@ def _with_canary(words: list[dict[str, Any]], canary: str, outcome: object, deta
     if mark or outcome == "broken":  # a module that is missing is one that the agent has not written
         return Verdict(False, "killed" if outcome is None else "failed", detail, mark=mark)
     return None
+
+
+def _with_tests(verdict: Verdict, words: list[dict[str, Any]], canary: str) -> Verdict:
+    """Return the verdict with its tests, without the one that must fail."""
+    said = next((line for line in words if "tests" in line), None)
+    if said is None:
+        return verdict
+    tests = tuple((str(name), str(outcome), str(detail)) for name, outcome, detail in said["tests"])
+    left_out = Counter[str](said["in_all"]) - Counter(outcome for _, outcome, _ in tests)
+    return dataclasses.replace(verdict, tests=tuple(test for test in tests if test[0] != canary), left_out=left_out)
 
 
 def _said(output: bytes, nonce: str) -> list[dict[str, Any]]:

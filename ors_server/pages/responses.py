@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import urllib.parse
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -14,10 +14,18 @@ from ors_server.pages.context import PagesContext, visitor_of
 from ors_server.pages.rendering import Renderer
 from ors_server.wire.version import VERSION
 
-__all__ = ["Responses"]
+__all__ = ["Rendering", "Responses"]
 
 #: Largest form, in bytes; and fields of one.
 _LONGEST_FORM, _MOST_FIELDS = 4 * 2**20, 1000
+
+
+class Rendering(Protocol):
+    """Rendering of a page from its template and what the template shows."""
+
+    async def render(self, request: Request, template: str, context: dict[str, Any], status: int = 200) -> Response:
+        """Render a page."""
+        ...
 
 
 class Responses:
@@ -69,6 +77,7 @@ class Responses:
     def _common(self, request: Request) -> dict[str, Any]:
         return {
             "bare": False,
+            "bundled": False,
             "base": self.base(request),
             "path": request.scope["path"].removeprefix(str(request.scope.get("root_path", ""))),
             "version": VERSION,

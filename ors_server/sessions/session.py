@@ -481,7 +481,7 @@ class Session:
             call.outcome = "cancelled"
             # The tool could not be cancelled. A session that was lost or deleted gives no reward.
             return error_frame(self._cancelled(call))
-        frames = outcome_frames(runner, call.name, outcome, self._context.settings.max_output)
+        frames, call.recorded = outcome_frames(runner, call.name, outcome, self._context.settings.max_output)
         if not isinstance(outcome, RefusedCall):
             call.reward, call.finished = outcome.reward, outcome.finished
         return frames
@@ -498,7 +498,8 @@ class Session:
         if call.done:  # its client was answered before its code ended
             call.outcome = "cancelled" if self.state is State.ENDING else "timeout"
         elif self.recording is not None:
-            self.recording.result(now, call, frames)
+            self.recording.result(now, call, call.recorded or frames)
+        call.recorded = None
         self.ledger.end_run(call, frames)
         counts = self._bound().counts
         if counts is not None:

@@ -10,10 +10,13 @@ import asyncio
 import base64
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from ors_clients import models
 from ors_clients.client.async_client import AsyncClient
 from ors_clients.client.sessions import AsyncSession
 from ors_clients.errors import (
@@ -29,10 +32,10 @@ from ors_clients.errors import (
     SessionLost,
     ToolFailed,
 )
-from ors_clients.models import Task
+from ors_clients.models import Task, read_result
 from ors_clients.transport.base import ConnectionLost, Request, Response
 
-from ors_server.protocol import TextBlock
+from ors_server.protocol import VERDICT, TextBlock
 
 SID = b"event: task_id\r\ndata: s1\r\n\r\nevent: end\r\ndata: \r\n\r\n"
 RAN = b'event: end\r\ndata: {"ok":true,"output":{"blocks":[],"metadata":null,"reward":1,"finished":false}}\r\n\r\n'
@@ -489,6 +492,16 @@ async def test_invalid_results(output: bytes) -> None:
     session = await opened(Script(), b"event: end\ndata: " + output + b"\n\n")
     with pytest.raises(ServerUnavailable):
         await session.call("tool")
+
+
+async def test_a_verdict_of_a_server_that_sends_one_reaches_no_adapter() -> None:
+    """Every adapter plays by results that ``read_result`` has read: no other module of the clients makes one."""
+    output: Any = {"blocks": [], "metadata": {VERDICT: {"output": "hidden"}, "a": 1}, "reward": 1, "finished": True}
+    result = read_result({"ok": True, "output": output})
+    assert (result.metadata, "hidden" in repr(result)) == ({"a": 1}, False)
+    sources = Path(models.__file__).parent
+    makers = [path.name for path in sources.rglob("*.py") if re.search(r"\bToolResult\(", path.read_text())]
+    assert makers == ["models.py"]
 
 
 async def test_lone_surrogates_become_something_that_can_be_written() -> None:

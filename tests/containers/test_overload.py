@@ -98,6 +98,7 @@ async def test_beyond_the_bound_it_is_the_machine(sandbox: Sandbox, short_bound:
     assert (await sandbox.run("echo on", timeout=60)).output.endswith(b"on\n")
 
 
+@pytest.mark.long  # it keeps every processor busy for seconds, and so does the first
 async def test_one_that_sleeps_is_not_extended(sandbox: Sandbox) -> None:
     with others(8):
         result = await sandbox.run("sleep 60", timeout=2)

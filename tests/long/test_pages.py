@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ import pytest
 from tests.environments.terminal.parts import generated
 from tests.long.stored_evaluation import evaluation, events_of
 from tests.long.stored_run import events_of_a_run
-from tests.support.servers import served
+from tests.support.servers import executable, served
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -255,3 +256,33 @@ PAGES = (
     "/ui/help",
     "/ui/nothing",
 )
+
+
+def test_a_bundle_is_read_from_its_folder_without_scripts(browser: Browser, tmp_path: Path) -> None:
+    data, output = tmp_path / "data", tmp_path / "bundle"
+    with served(tmp_path, "echo") as address:
+        httpx.post(f"{address}/v1/rollouts", json={"events": list(events_of_a_run())}, timeout=60).raise_for_status()
+    command = [executable(), "rollouts", "bundle", "grpo-terminal-7b", "-o", str(output), "--data-dir", str(data)]
+    subprocess.run(command, check=True, timeout=600)
+    problems: list[str] = []
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.on("console", lambda message: problems.append(message.text))
+    page.on(
+        "request",
+        lambda request: None if request.url.startswith((f"file://{output}", "data:")) else problems.append(request.url),
+    )
+    page.goto(f"file://{output}/index.html")
+    picture(page, "bundle-run")
+    assert page.evaluate("getComputedStyle(document.querySelector('.card')).borderTopWidth") == "1px"  # the style sheet
+    page.locator("tbody a").first.click()
+    page.locator("tbody a").first.click()
+    page.get_by_role("heading", name="Why this reward").wait_for()
+    picture(page, "bundle-rollout")
+    assert page.evaluate(AUDIT) == []
+    page.get_by_text("side by side").click()
+    assert page.locator(".group > section").count() > 1
+    assert page.evaluate(AUDIT) == []
+    picture(page, "bundle-group")
+    context.close()
+    assert problems == []

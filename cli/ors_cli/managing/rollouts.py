@@ -8,6 +8,8 @@ characters.
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from collections.abc import Generator, Iterable
 from contextlib import closing, contextmanager
@@ -35,7 +37,7 @@ __all__ = ["DataDir", "location_of_rollouts", "rollouts"]
 
 rollouts = typer.Typer(
     no_args_is_help=True,
-    help="List, show and export rollouts: what clients uploaded, and what the server recorded.\n\n"
+    help="List, show, export and bundle rollouts: what clients uploaded, and what the server recorded.\n\n"
     "A server keeps what is sent to its POST /v1/rollouts, as openreward clients and the trainers that use them do, "
     "and with --record the sessions that it plays. All of it is in rollouts.sqlite3 in the data directory, or in the "
     "database of ORS_ROLLOUTS; these commands read it also while a server runs.",
@@ -43,7 +45,8 @@ rollouts = typer.Typer(
     "  ors-server rollouts list --run my-run                   the newest rollouts of a run\n"
     "  ors-server rollouts show 3f2a91c4                       one as a conversation\n"
     "  ors-server rollouts export --run my-run -o rollouts.parquet\n"
-    "  ors-server rollouts export | jq .reward                 all of them, as JSON Lines",
+    "  ors-server rollouts export | jq .reward                 all of them, as JSON Lines\n"
+    "  ors-server rollouts bundle my-run -o for-anna           its pages as files, to send",
 )
 
 DataDir = Annotated[
@@ -71,7 +74,7 @@ _TITLES = {
 
 @rollouts.callback()
 def _group() -> None:
-    """List, show and export rollouts: what clients uploaded, and what the server recorded."""
+    """List, show, export and bundle rollouts: what clients uploaded, and what the server recorded."""
 
 
 @rollouts.command("list")
@@ -173,6 +176,60 @@ def export(
     if output is None:
         return
     Console(stderr=True, highlight=False).print(Text(f"Wrote {total:,} rollouts to {output}."), soft_wrap=True)
+
+
+@rollouts.command("bundle", no_args_is_help=True)
+def bundle(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name or id.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="The folder to write; by default one named after the run."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a bundle that is there.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Write the pages of a run as files, to send to a colleague: open index.html, without a server.
+
+    They have the run, its tasks, groups and rollouts, no script, and no request to any host. Keys of ors-servers,
+    ORS_SERVER_KEY, ORS_API_KEY and the values of ORS_SECRETS_FILE become \\[redacted]; what else clients uploaded is in
+    them. DIR appears when it is complete.
+    """
+    from ors_server.pages.bundle.writing import write_bundle
+
+    folder = output if output is not None else Path(_folder_name(run))
+    location = location_of_rollouts(data_dir)
+    store = RolloutStore(location)
+    console = Console(stderr=True, highlight=False)
+    with closing(store), store.reading(location.shown) as connection:
+        if connection is None:
+            raise _nothing(data_dir)
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+            task = progress.add_task("Rollouts", total=None)
+            written = write_bundle(
+                connection,
+                store,
+                run,
+                folder,
+                overwrite=overwrite,
+                secrets=_known_secrets(),
+                progress=lambda done, total: progress.update(task, completed=done, total=total),
+            )
+    text = f"Wrote {written.written:,} rollouts in {written.files:,} pages: open {folder / 'index.html'}."
+    console.print(Text(_plain(text)), soft_wrap=True)
+
+
+def _folder_name(run: str) -> str:
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", run).strip(".-")[:80]
+    return f"bundle-{name or 'run'}"
+
+
+def _known_secrets() -> list[str]:
+    """Return the secrets that this machine's settings name."""
+    from ors_server.sessions.secrets import hidden_values, read_secrets_file
+
+    file = read_settings().secrets_file
+    values = [] if file is None else hidden_values(read_secrets_file(file))
+    return [*values, *(value for name in ("ORS_SERVER_KEY", "ORS_API_KEY") if (value := os.environ.get(name)))]
 
 
 # --- the file ------------------------------------------------------------------------------------
@@ -302,8 +359,9 @@ def _print_message(console: Console, message: dict[str, Any]) -> None:
     for text in (message["summary"], content):
         if text:
             console.print(Text(_plain(text)), soft_wrap=True)
-    if message["metadata"]:
-        console.print(Text(_plain(_json(message["metadata"])), style="dim"), soft_wrap=True)
+    for name in ("metadata", "verdict"):
+        if message[name]:
+            console.print(Text(_plain(_json(message[name])), style="dim"), soft_wrap=True)
 
 
 def _indented(content: str) -> str:

@@ -253,7 +253,10 @@ def evaluate(
         for of in (EvaluationSettings, RunOptions)
     )
     plan = RunOptions(runs=folder / "evals", prices=Prices(price_in, price_out), **options)
-    code = run(settings, plan, partial(serving, data_dir=folder), as_json=as_json, report=report, data_dir=data_dir)
+    # The record has what a client does not learn: why an episode has its reward.
+    defaults = {"ORS_RECORD": "true"} if plan.upload is None else {}
+    serve = partial(serving, data_dir=folder, defaults=defaults)
+    code = run(settings, plan, serve, as_json=as_json, report=report, data_dir=data_dir)
     raise typer.Exit(code)
 
 

@@ -21,6 +21,8 @@ STATUS = {PASSED: 0, FAILED: 1, BROKEN: 2, INTERNAL: 3, REFUSED: 4, EMPTY: 5, NE
 
 #: In characters. As JSON a character takes up to 12 bytes, and the grader keeps 64 KiB of the output.
 DETAIL_LIMIT = 5_000
+#: Bytes of the line that lists the tests, and characters of a name and of what a test that failed says in it.
+_LIST_LIMIT, _NAME_LIMIT, _SAID_LIMIT = 64 * 1024, 200, 2_000
 
 
 class Reports:
@@ -30,6 +32,8 @@ class Reports:
         """``say`` passes on what the server has to know before the verdict."""
         self._say = say
         self.passed = 0
+        #: Names of tests that passed, as many as a list may have.
+        self.names: list[str] = []
         #: Descriptions of failures, by the name of the test.
         self.failed: dict[str, str] = {}
         #: The last report; None if there was none.
@@ -68,13 +72,29 @@ class Reports:
                 self._say(programs=words["programs"])
             elif "passed" in words:
                 self.passed += 1
+                if len(self.names) < 500:
+                    self.names.append(str(words["passed"]))
             elif "failed" in words:
-                self.failed[words["failed"]] = words["detail"]
+                self.failed[str(words["failed"])] = str(words["detail"])
             else:
                 self.findings = words["findings"]
         except (ValueError, KeyError, TypeError) as error:
             # This process wrote something else to the pipe, which sound code of the grader does not.
             self.findings = {"failed": f"a report that is none: {error}"}
+
+    def listed(self) -> list[list[str]]:
+        """Return name, outcome and words of each test, those that failed first, as many as fit into their line."""
+        tests = [[name, FAILED, detail] for name, detail in self.failed.items()]
+        tests += [[name, PASSED, ""] for name in self.names if name not in self.failed]
+        found: list[list[str]] = []
+        size = 0
+        for name, outcome, detail in tests:
+            test = [name[:_NAME_LIMIT], outcome, detail[:_SAID_LIMIT]]
+            size += len(json.dumps(test)) + 2
+            if size > _LIST_LIMIT:
+                break
+            found.append(test)
+        return found
 
 
 def judge(said: Reports, text: str) -> tuple[str, str]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .trusted_guard import Guard
     from .trusted_links import LinksIntoProc
     from .trusted_programs import Programs
-    from .trusted_reports import DETAIL_LIMIT, INTERNAL, STATUS, Reports, doubt_about, judge
+    from .trusted_reports import DETAIL_LIMIT, FAILED, INTERNAL, PASSED, STATUS, Reports, doubt_about, judge
     from .trusted_running import TESTS, State, run_plainly, run_with_pytest
     from .trusted_surroundings import (
         ProgramVariables,
@@ -54,7 +54,7 @@ else:
     from trusted_guard import Guard
     from trusted_links import LinksIntoProc
     from trusted_programs import Programs
-    from trusted_reports import DETAIL_LIMIT, INTERNAL, STATUS, Reports, doubt_about, judge
+    from trusted_reports import DETAIL_LIMIT, FAILED, INTERNAL, PASSED, STATUS, Reports, doubt_about, judge
     from trusted_running import TESTS, State, run_plainly, run_with_pytest
     from trusted_surroundings import (
         ProgramVariables,
@@ -110,6 +110,7 @@ def main() -> int:
             os.kill(os.getpid(), -ended)
         return STATUS[INTERNAL]
     outcome, detail = judge(said, request["tests"])
+    say(tests=said.listed(), in_all={PASSED: said.passed, FAILED: len(said.failed)})
     if request["import_code"]:
         # One test fails on every state, so these were not judged.
         doubt = doubt_about(said.findings or {})

@@ -13,10 +13,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from ors_server.hosting.task_source import TASK_TOKEN, names_in
-from ors_server.pages.context import ServerContext, ViewRoute
-from ors_server.pages.responses import Responses
+from ors_server.hosting.task_source import TASK_TOKEN
+from ors_server.pages.context import RolloutContext, ServerContext, ViewRoute
+from ors_server.pages.responses import Rendering
 from ors_server.pages.rollout_messages import MOST_MARKDOWN, shown_messages
+from ors_server.pages.views.reward_reasons import reward_reason
 from ors_server.pages.views.stored import ROWS, chosen, next_page, owner_of, read_store, value_of
 from ors_server.rollouts.errors import RolloutError
 from ors_server.rollouts.reports.task_scores import LARGEST_REWARD
@@ -43,7 +44,7 @@ _PASSED: tuple[Passed, ...] = ("yes", "no", "unknown")
 class RolloutViews:
     """The pages of rollouts."""
 
-    def __init__(self, context: ServerContext, responses: Responses) -> None:
+    def __init__(self, context: ServerContext | RolloutContext, responses: Rendering) -> None:
         self._context = context
         self._responses = responses
         self.routes: list[ViewRoute] = [
@@ -88,7 +89,11 @@ class RolloutViews:
 
         def read(connection: Connection) -> dict[str, Any]:
             found = read_rollout(connection, rollout, owner=owner)
-            return {**self._shown(found), "group": group_of(connection, found.summary)}
+            # Tests are the operator's: other visitors see them only where the operator says so.
+            settings = self._context.settings
+            hidden = (owner is not None or settings.insecure) and not settings.show_verdicts
+            why = reward_reason(connection, found, owner=owner, hidden=hidden)
+            return {**self._shown(found), "group": group_of(connection, found.summary), "why": why}
 
         shown = await read_store(self._context.store, _known(read))
         if shown is None:
@@ -176,8 +181,7 @@ class RolloutViews:
 
     def _public(self, environment: str | None, task: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return a task without the fields that an environment of this server declares private."""
-        hosted = None if environment is None else self._context.catalogue.find(environment)
-        private = {TASK_TOKEN, *(() if hosted is None else names_in(hosted.cls, "private_task_fields"))}
+        private = {TASK_TOKEN, *(() if environment is None else self._context.private_fields(environment))}
         return {name: value for name, value in (task or {}).items() if name not in private}
 
 

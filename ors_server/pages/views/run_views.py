@@ -13,9 +13,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ors_server.pages.context import ServerContext, ViewRoute
+from ors_server.pages.context import RolloutContext, ServerContext, ViewRoute
 from ors_server.pages.curves import Curve, Point, TaskBars
-from ors_server.pages.responses import Responses
+from ors_server.pages.responses import Rendering
 from ors_server.pages.views.stored import ROWS, checked, chosen, next_page, owner_of, read_store, value_of
 from ors_server.rollouts.aggregates.derived_columns import merged
 from ors_server.rollouts.reports.comparison import compare_scores, differing_settings
@@ -46,7 +46,7 @@ _NO_STORE = "No rollout was stored yet."
 class RunViews:
     """The pages of runs."""
 
-    def __init__(self, context: ServerContext, responses: Responses) -> None:
+    def __init__(self, context: ServerContext | RolloutContext, responses: Rendering) -> None:
         self._context = context
         self._responses = responses
         self.routes: list[ViewRoute] = [

@@ -20,6 +20,7 @@ from ors_server.rollouts.queries.regrades import regrades_of
 from ors_server.rollouts.queries.runs import owned
 from ors_server.rollouts.recording.batches import messages_of_batches
 from ors_server.rollouts.tables import batches, messages, rollouts, runs, updates
+from ors_server.rollouts.verdicts import split_verdict
 
 __all__ = ["RolloutDetail", "every_rollout", "find_rollout", "messages_of", "read_rollout"]
 
@@ -161,6 +162,7 @@ def messages_of(connection: Connection, rollout: str, source: str) -> Iterable[d
 
 
 def _uploaded(row: RowMapping) -> dict[str, Any]:
+    metadata, verdict = split_verdict(_object(row["metadata"]))
     return {
         "index": row["position"],
         "type": row["type"],
@@ -171,7 +173,8 @@ def _uploaded(row: RowMapping) -> dict[str, Any]:
         "call_id": row["call_id"],
         "reward": row["reward"],
         "is_finished": bool(row["finished"]),
-        "metadata": _object(row["metadata"]),
+        "metadata": metadata,
+        "verdict": None if verdict is None else verdict.as_json(),
         "sent_at": iso_time(row["sent_at"]),
     }
 

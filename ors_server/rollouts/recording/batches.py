@@ -17,6 +17,7 @@ from pydantic_core import from_json, to_json
 from ors_server.rollouts.aggregates.derived_columns import LOST, Outcome
 from ors_server.rollouts.recording.events import WIDTH, Head, encode_events, read_events
 from ors_server.rollouts.verdict_marks import MARK
+from ors_server.rollouts.verdicts import split_verdict
 from ors_server.telemetry.redaction import redact_json, redact_text
 
 __all__ = ["Batch", "Batches", "End", "Event", "Sofar", "StoredSession", "messages_of_batches"]
@@ -209,6 +210,7 @@ def messages_of_batches(batches: Iterable[str]) -> Iterable[Row]:
                 "reward": None,
                 "is_finished": False,
                 "metadata": None,
+                "verdict": None,
                 "sent_at": None,
             } | message
             index += 1
@@ -259,14 +261,16 @@ def _result(event: Mapping[str, Any]) -> Row:
     output: Row = run["output"]
     made = _of_blocks("tool_result", output["blocks"])
     metadata: Row = {**timings, **(made.get("metadata") or {})}
-    if output.get("metadata") is not None:
-        metadata["metadata"] = output["metadata"]
+    given, verdict = split_verdict(output.get("metadata"))
+    if given is not None:
+        metadata["metadata"] = given
     return {
         **made,
         **message,
         "reward": output.get("reward"),
         "is_finished": bool(output.get("finished")),
         "metadata": metadata or None,
+        "verdict": None if verdict is None else verdict.as_json(),
     }
 
 

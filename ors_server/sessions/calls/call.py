@@ -54,6 +54,7 @@ class Call:
         "name",
         "outcome",
         "readers",
+        "recorded",
         "result_state",
         "reward",
         "started",
@@ -72,6 +73,8 @@ class Call:
         #: The encoded events after ``task_id``; None while the call runs, and while they are on disk.
         self.frames: bytes | None = None
         self.stored: StoredResult | None = None
+        #: The events for the record, where they are others than those for the client.
+        self.recorded: bytes | None = None
         self.result_state = ResultState.NONE
         #: The requests that are being answered with this call; each retains the file of ``stored``.
         self.readers = 0

@@ -10,6 +10,7 @@ from ors_server.hosting.dialects import Dialect
 from ors_server.hosting.stopwatch import Stopwatch, timed
 from ors_server.hosting.tool_runner import RefusedCall, ToolRunner
 from ors_server.protocol import GroupScore, ScoreGroup, ScoreGroupOutput
+from ors_server.rollouts.verdicts import split_verdict, split_verdict_of
 from ors_server.sessions.environment_instance import EnvironmentInstance
 from ors_server.sessions.errors import OutputTooLarge
 from ors_server.wire.encoding import encode_tool_error, encode_tool_output
@@ -18,15 +19,19 @@ from ors_server.wire.sse import result_frames
 __all__ = ["outcome_frames", "score_group"]
 
 
-def outcome_frames(runner: ToolRunner | OverridingRunner, name: str, outcome: Any, limit: int) -> bytes:
+def outcome_frames(
+    runner: ToolRunner | OverridingRunner, name: str, outcome: Any, limit: int
+) -> tuple[bytes, bytes | None]:
     """Encode a tool's ``ToolOutput`` or ``RefusedCall`` as events; ``limit`` is the size of the output in bytes.
 
-    Raises ``NonFiniteReward`` and ``OutputTooLarge``.
+    A verdict in its metadata is in the second value only, the events to be recorded; None where it has none. Raises
+    ``NonFiniteReward`` and ``OutputTooLarge``.
     """
     if isinstance(outcome, RefusedCall):
-        return result_frames(encode_tool_error(outcome.error, outcome.reason))
+        return result_frames(encode_tool_error(outcome.error, outcome.reason)), None
     try:
-        data = encode_tool_output(name, outcome)
+        shown, kept = split_verdict_of(outcome)
+        data = encode_tool_output(name, shown)
         if len(data) > limit:
             raise OutputTooLarge(
                 f"{name!r} returned {len(data)} bytes, over the limit of {limit}",
@@ -37,7 +42,7 @@ def outcome_frames(runner: ToolRunner | OverridingRunner, name: str, outcome: An
             # Otherwise a retry would be refused because the episode has finished, and its reward would be lost.
             runner.reopen()
         raise
-    return result_frames(data)
+    return result_frames(data), None if kept is None else result_frames(encode_tool_output(name, kept))
 
 
 async def score_group(
@@ -65,8 +70,7 @@ def _candidates(environment: EnvironmentInstance, request: ScoreGroup) -> list[A
 
 def _score(score: Any, index: int) -> GroupScore:
     value = score if hasattr(score, "reward") else GroupScore(reward=float(score))
-    if not isinstance(value, GroupScore):
-        value = GroupScore(reward=float(value.reward), metadata=value.metadata)
+    value = GroupScore(reward=float(value.reward), metadata=split_verdict(value.metadata)[0])
     if value.reward != value.reward or value.reward in (float("inf"), float("-inf")):
         raise ValueError(f"score_group returned the score {value.reward} for candidate {index}; it must be finite")
     return value

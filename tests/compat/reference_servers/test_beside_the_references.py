@@ -28,7 +28,8 @@ from tests.server.robustness.parsers import PARSERS, read_by
 from tests.support.events import Event, EventParser, Reply, parse_events
 from tests.support.servers import Running, launched
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+#: Long, for the faults are those of others, and their SDKs take ten seconds to import.
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
 
 SDK = Literal["openreward", "ors-sdk"]
 EVERY_SDK: tuple[SDK, ...] = ("openreward", "ors-sdk")

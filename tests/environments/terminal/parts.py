@@ -19,6 +19,7 @@ __all__ = [
     "grading",
     "harbor_addresses",
     "harbor_agents_programs",
+    "harbor_ctrf_report",
     "harbor_discovery",
     "harbor_files",
     "harbor_final_states",
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
         settings,
         task,
     )
+    from environments.terminal.harbor import ctrf_report as harbor_ctrf_report
     from environments.terminal.harbor import discovery as harbor_discovery
     from environments.terminal.harbor import files as harbor_files
     from environments.terminal.harbor import folder as harbor_folder
@@ -82,6 +84,7 @@ else:
     _package = folder_package(FOLDER)
     failure_cause = _package.load("failure_cause")
     canary = _package.load("tests_code.canary")
+    harbor_ctrf_report = _package.load("harbor.ctrf_report")
     harbor_discovery = _package.load("harbor.discovery")
     harbor_files = _package.load("harbor.files")
     harbor_final_states = _package.load("harbor.playing.final_states")

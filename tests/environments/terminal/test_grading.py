@@ -538,3 +538,23 @@ async def test_without_the_toolset_there_is_no_reward(runtime: Runtime, toolset:
     async with runtime.sandbox(image, SMALL) as sandbox:
         with pytest.raises(grading.GradingFailed, match="did not run"):
             await grading.run_tests(sandbox, toolset, "def test_a(): pass", live=False, timeout=10)
+
+
+async def test_a_verdict_lists_its_tests(service: Service) -> None:
+    tests = "def test_a(): pass\ndef test_b():\n  assert 'hidden' == 'x'\ndef test_c(): pass\n"
+    verdict = await grade(service, tests)
+    assert [(name, outcome) for name, outcome, _ in verdict.tests] == [
+        ("test_b", "failed"), ("test_a", "passed"), ("test_c", "passed"),
+    ]  # fmt: skip
+    assert "assert 'hidden' == 'x'" in verdict.tests[0][2]
+    assert (verdict.data["output"], verdict.data["left_out"]) == ("", {})
+    broken = await grade(service, "raise ValueError('no such state')\ndef test_a(): pass\n")
+    assert (broken.tests, "no such state" in str(broken.data["output"])) == ((), True)
+
+
+async def test_a_list_of_tests_is_bounded_and_the_verdict_stands(service: Service) -> None:
+    names = "\n".join(f"def test_{'n' * 150}{number}(): assert '\U0001f600' * 4000 == 5" for number in range(300))
+    verdict = await grade(service, names + "\n" + "\n".join(f"def test_p{number}(): pass" for number in range(700)))
+    assert verdict.how == "failed"
+    assert 0 < len(verdict.tests) < 300
+    assert verdict.left_out == {"failed": 300 - len(verdict.tests), "passed": 700}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from .harbor_rewards import REWARDS
-from .parts import harbor_reward
+from .parts import harbor_ctrf_report, harbor_reward
 
 
 @pytest.mark.parametrize("name", REWARDS)
@@ -35,3 +37,19 @@ def test_a_key_that_the_caller_names_is_the_reward() -> None:
     assert missing == harbor_reward.NoReward(
         "ambiguous", "no number is called 'size': the verifier gives reward, speed"
     )
+
+
+def test_a_report_of_tests_explains_and_never_fails() -> None:
+    tests = [
+        {"name": "test_a", "status": "failed", "message": "m", "trace": "t", "duration": 1},
+        {"name": "test_b", "status": "pending"},
+        {"name": 5, "status": ["x"], "trace": 5},
+        "x",
+    ]
+    assert harbor_ctrf_report.reported_tests(json.dumps({"results": {"tests": tests}}).encode()) == [
+        {"name": "test_a", "outcome": "failed", "output": "m\nt"},
+        {"name": "test_b", "outcome": "skipped", "output": ""},
+        {"name": 5, "outcome": None, "output": ""},
+    ]
+    for content in (b"", b"{", b"\xff", b"[]", b'{"results": 5}', b'{"results": {"tests": 5}}', b"[" * 100_000):
+        assert harbor_ctrf_report.reported_tests(content) == []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 from ors_server import Settings
 from ors_server.keys.exposure import add_key
+from ors_server.protocol import VERDICT
 from ors_server.rollouts.storing.regrade_rows import NewVerdict, add_verdict
 from tests.server.pages.conftest import Browser, Page, Visit, is_safe, tags
 from tests.server.pages.test_foreign_texts import BAD, Hostile
@@ -34,7 +36,8 @@ def message_event(rollout: str, index: int, content: str, **fields: Any) -> dict
 
 
 async def upload(browser: Browser, *events: dict[str, Any], **headers: str) -> None:
-    response = await browser.http.post("/v1/rollouts", json={"events": list(events)}, headers=headers)
+    content = json.dumps({"events": events})  # half an emoji has no UTF-8
+    response = await browser.http.post("/v1/rollouts", content=content, headers=headers)
     assert response.status_code == 200, response.text
 
 
@@ -363,3 +366,89 @@ def ordered(page: Page) -> list[str]:
     """Return the rollouts of a group in the order of their columns."""
     links = [each["href"] for each in tags(page, "a") if "/rollout?id=" in each.get("href", "")]
     return [link.rpartition("=")[2] for link in links[len(links) // 2 :]]
+
+
+VERDICT_DATA: dict[str, Any] = {
+    "summary": BAD,
+    "tests": [
+        {"name": f"test_{BAD}", "outcome": "failed", "output": f"hidden words {BAD}"},
+        {"name": "test_../../etc/passwd", "outcome": "passed"},
+        {"name": "test_c", "outcome": BAD, "output": "\ud800" + "x" * 10_000_000},
+    ],
+    "output": f"the grader's words {BAD}",
+}
+
+
+async def test_why_a_rollout_has_its_reward(visit: Visit) -> None:
+    browser = visit(Echo)
+    told = {VERDICT: VERDICT_DATA, "verdict_mark": "a mark"}
+    await upload(
+        browser,
+        rollout_event("r", run_info={"success_at": 2}),
+        message_event("r", 0, "x", type="tool_call", name="step", callId="c"),
+        message_event("r", 1, "x", type="tool_result", callId="c", reward=0.5),
+        message_event("r", 2, "x", type="tool_result", reward=1.0, isFinished=True, metadata=told),
+    )
+    page = await browser.get("/ui/rollout?id=r")
+    is_safe(page)
+    for words in (
+        "1.500 is the sum of 2 rewards. A rollout passes from 2 on: not passed",
+        "2 steps with a reward Message 2 step 0.500 Message 3 1 finished",
+        "Tests: 1 passed 1 failed 1 '\"><img",
+        "hidden words",
+        "the grader's words",
+        "The verdict is marked: a mark.",
+        "[… 9996061 characters left out …]",
+    ):
+        assert words in page.text, words
+    assert page.text.count("hidden words") == 1  # not in the metadata of its message as well
+    assert VERDICT not in page.response.text
+    assert len(page.response.text) < 60_000
+    assert {"href": "#message-1"} in tags(page, "a")
+    assert "message-1" in [each.get("id") for each in tags(page, "article")]
+
+
+async def test_the_verdict_of_an_upload_is_that_of_its_recorded_session(visit: Visit, tmp_path: Path) -> None:
+    browser = visit(Echo)
+    result = message_event("up", 0, "x", type="tool_result", reward=0.0, isFinished=True)
+    await upload(browser, rollout_event("up", metadata={"session": "one"}), result)
+    await record(tmp_path, "one", rewards=(0.0,), metadata={VERDICT: VERDICT_DATA})
+    page = await browser.get("/ui/rollout?id=up")
+    is_safe(page)
+    for words in ("hidden words", "From the server's record of this session.", "0 is the reward of one message"):
+        assert words in page.text, words
+
+
+async def test_who_logs_in_with_a_key_sees_no_test_unless_the_operator_says_so(visit: Visit, tmp_path: Path) -> None:
+    key = add_key(Settings(data_dir=tmp_path), "anna")
+    for shown in (False, True):
+        browser = visit(Echo, show_verdicts=shown)
+        await browser.send((await browser.get("/ui/login")).form("/login"), {"key": key})
+        told = {VERDICT: VERDICT_DATA}
+        result = message_event("r", 0, "x", type="tool_result", reward=1.0, isFinished=True, metadata=told)
+        await upload(browser, rollout_event("r"), result, **{"x-api-key": key})
+        page = await browser.get("/ui/rollout?id=r")
+        assert page.status == 200
+        assert "1 passed 1 failed" in page.text
+        for words in ("hidden words", "the grader's words", "etc/passwd"):
+            assert (words in page.text) == shown, words
+        assert ("are the operator's" in page.text) != shown
+
+
+async def test_a_server_that_anyone_may_reach_shows_no_test(visit: Visit) -> None:
+    browser = visit(Echo, insecure=True)
+    result = message_event("r", 0, "x", type="tool_result", reward=1.0, metadata={VERDICT: VERDICT_DATA})
+    await upload(browser, rollout_event("r"), result)
+    page = await browser.get("/ui/rollout?id=r")
+    assert "1 passed 1 failed" in page.text
+    assert "hidden words" not in page.text
+
+
+async def test_a_lost_rollout_and_one_without_a_reward_say_so(visit: Visit) -> None:
+    browser = visit(Echo)
+    await upload(browser, rollout_event("none"), message_event("none", 0, "x"))
+    lost = {"eventType": "rollout_update", "eventId": "lost", "timestamp": 1, "rollout_info": {"outcome": "lost"}}
+    await upload(browser, rollout_event("lost"), message_event("lost", 0, "x", reward=1.0), lost)
+    assert "No message has a reward." in (await browser.get("/ui/rollout?id=none")).text
+    page = await browser.get("/ui/rollout?id=lost")
+    assert "The rollout was lost to a failure of the infrastructure, so it has no reward." in page.text

@@ -7,7 +7,7 @@ import json
 import os
 import sqlite3
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,9 @@ from ors_server.rollouts.recorder import Recorder
 from ors_server.rollouts.recording.batches import End
 from ors_server.rollouts.store import RolloutStore
 from ors_server.rollouts.storing.writer import RolloutWriter
+from ors_server.sessions.calls.call import Call
+from ors_server.wire.encoding import encode
+from ors_server.wire.sse import result_frames
 
 Event = dict[str, Any]
 #: A moment in 2023, in milliseconds.
@@ -70,12 +73,16 @@ async def record(
     owner: str | None = None,
     rewards: Sequence[float] = (),
     outcome: Outcome | None = "finished",
+    metadata: Mapping[str, object] | None = None,
 ) -> str:
-    """Store a session as a server records it; return the id of its rollout."""
+    """Store a session as a server records it, with one result that has metadata; return the id of its rollout."""
     writer = RolloutWriter(at(folder))
     recorder = Recorder(writer)
     place: dict[str, Any] = {"environment": "me/it", "split": "train", "index": 0, "task": {"id": "one"}}
     recording = recorder.begin(sid=session, **place, secrets=(), owner=owner)
+    if metadata is not None:
+        output: Any = {"blocks": [], "metadata": metadata, "reward": None, "finished": False}
+        recording.result(0.0, Call("done", {}, None), result_frames(encode({"ok": True, "output": output})))
     if rewards:
         recording.max_reward, recording.total_reward = max(rewards), sum(rewards)
     if outcome is not None:

@@ -155,6 +155,7 @@ async def test_every_value_comes_back_as_it_was_sent(tmp_path: Path) -> None:
         "reward": -0.1,
         "is_finished": True,
         "metadata": {},
+        "verdict": None,
         "sent_at": "2023-11-14T22:13:20.000+00:00",
     }
     assert said["timestamp"] == NOON

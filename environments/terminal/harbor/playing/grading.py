@@ -14,8 +14,9 @@ from pathlib import Path
 
 from ors_containers.container import Container
 
-from ors_server import InfrastructureFailure
+from ors_server import InfrastructureFailure, JSONObject
 
+from ..ctrf_report import reported_tests
 from ..folder import HarborTask
 from ..record import Record
 from ..reward import Reward
@@ -26,6 +27,8 @@ __all__ = ["HarborVerdict", "NoVerdict", "grade_changes", "grade_container"]
 
 logger = logging.getLogger("ors_server.terminal")
 
+#: Characters of the end of a verifier's output that are handed on.
+_MOST_OUTPUT = 20_000
 #: Runs of a verifier that gives no reward.
 _TRIES = 2
 
@@ -42,6 +45,19 @@ class HarborVerdict:
     numbers: Mapping[str, float]
     mark: str
     detail: str
+    #: The run of the verifier that gave it, or the last that gave none. Never for a client.
+    run: Verification | None = None
+
+    @property
+    def data(self) -> JSONObject:
+        """Findings for the record of the episode (docs/environments.md)."""
+        numbers = ", ".join(f"{name} {value:g}" for name, value in list(self.numbers.items())[:50])
+        said = [self.detail, *([numbers] if len(self.numbers) > 1 else [])]
+        return {
+            "summary": f"The verifier: {'; '.join(said)}.",
+            "tests": [] if self.run is None else reported_tests(self.run.tests),
+            "output": "" if self.run is None else self.run.output[-_MOST_OUTPUT:],
+        }
 
 
 async def grade_container(
@@ -80,10 +96,10 @@ async def grade_changes(
             f"The verifier of {task.name!r} gives no reward, on the start state either: {start.described}",
             f"Prepare the task again: ors-server tasks prepare --again {task.folder}",
         )
-    return HarborVerdict(0.0, {}, record.mark, f"Only on the agent's state: {found.described}")
+    return HarborVerdict(0.0, {}, record.mark, f"Only on the agent's state: {found.described}", found)
 
 
 def _verdict(found: Verification, record: Record) -> HarborVerdict | None:
     if found.timed_out or not isinstance(found.reward, Reward):
         return None
-    return HarborVerdict(found.reward.value, found.reward.numbers, record.mark, found.described)
+    return HarborVerdict(found.reward.value, found.reward.numbers, record.mark, found.described, found)

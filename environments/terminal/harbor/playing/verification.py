@@ -21,6 +21,7 @@ from ors_containers.errors import FileError, NoSuchFile
 from ors_containers.limits import MIB
 from ors_containers.sandbox import RecordedPaths
 
+from ..ctrf_report import REPORT_FILE
 from ..folder import HarborTask
 from ..record import Record
 from ..reward import JSON_FILE, MOST_BYTES, TEXT_FILE, NoReward, Reward, read_reward
@@ -76,6 +77,8 @@ class Verification:
     seconds: float
     #: Both outputs of the script.
     output: str
+    #: The report of its tests that it has written (``REPORT_FILE``); empty for none.
+    tests: bytes = b""
     #: The paths that it used, of a run that was recorded.
     used: RecordedPaths = field(default_factory=RecordedPaths)
 
@@ -148,9 +151,11 @@ async def run_verifier(
             record=recorded,
         )
         contents = [await _content(container, f"/logs/verifier/{name}") for name in (JSON_FILE, TEXT_FILE)]
+        tests = await _content(container, f"/logs/verifier/{REPORT_FILE}") or b""
     output = (done.stdout + done.stderr).decode(errors="replace")
     used = done.recorded or RecordedPaths()
-    return Verification(done.exit_status, read_reward(*contents), done.timed_out, done.seconds, output, used)
+    reward = read_reward(*contents)
+    return Verification(done.exit_status, reward, done.timed_out, done.seconds, output, tests[:MOST_BYTES], used)
 
 
 def wanted_hosts(output: str) -> list[str]:
