@@ -33,7 +33,7 @@ def test_progress_in_a_pipe(
     tmp_path: Path, engine: EngineStandIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bar is drawn on a terminal only; without lines a log shows nothing for minutes."""
-    monkeypatch.setattr("ors_benchmarks.rollout.progress.EVERY", 0.0)
+    monkeypatch.setattr("ors_benchmarks.rollout.reports.progress.EVERY", 0.0)
     code, _ = bench(tmp_path, *at(engine, concurrency=2, episodes=4))
     lines = capsys.readouterr().out.splitlines()
     assert code == 0
@@ -245,7 +245,7 @@ def test_two_servers_and_two_clients(tmp_path: Path, engine: EngineStandIn, monk
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--engine", "magic"], "is none of vllm, url"),
+        (["--engine", "magic"], "is none of vllm, url, emulated"),
         (["--engine", "url"], "--engine-url belong together"),
         (["--servers", "theirs"], "is none of ours"),
         (["--concurrency", "a lot"], "is not a list of numbers"),
