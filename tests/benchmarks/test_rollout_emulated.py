@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ors_benchmarks.rollout import tiny_model
 from ors_benchmarks.rollout.engines.base import EngineFailed, ModelFiles
 from ors_benchmarks.rollout.engines.emulated.core import Core, PrefixCache, Request
 from ors_benchmarks.rollout.engines.emulated.front_end import EmulatedEngine
@@ -41,15 +40,6 @@ FAST: dict[str, Any] = {
     "front_end": {"request_seconds": 0.0, "token_seconds": 0.0},
     "derivation": [],
 }
-
-
-@pytest.fixture(scope="module")
-def model(rollout_cache: Path) -> ModelFiles:
-    """Return the tiny model's files, without weights."""
-    pytest.importorskip("transformers", reason="transformers is not installed")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(rollout_cache))
-        return ModelFiles("tiny", tiny_model.cached("tiny", weights=False), weights=False)
 
 
 def profile(**changed: Any) -> Profile:
@@ -130,9 +120,9 @@ def test_whole_blocks_of_a_prefix_are_computed_once() -> None:
     assert cache.cached(list(range(10))) == 0
 
 
-def test_tokens_spell_the_text_and_differ(model: ModelFiles) -> None:
-    tokenizer = load_tokenizer(model)
-    vocabulary = Vocabulary(model.folder)
+def test_tokens_spell_the_text_and_differ(tiny_files: ModelFiles) -> None:
+    tokenizer = load_tokenizer(tiny_files)
+    vocabulary = Vocabulary(tiny_files.folder)
     spelt = [vocabulary.spell(f"{CALL} äöü") for _ in range(8)]
     for drawn in spelt:
         assert tokenizer.decode(drawn.ids[:-1], skip_special_tokens=False) == f"{CALL} äöü"
@@ -198,9 +188,9 @@ def test_options_of_other_engines_are_refused(
     assert reason in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
-async def test_generations_take_their_steps_and_their_processor_time(model: ModelFiles) -> None:
+async def test_generations_take_their_steps_and_their_processor_time(tiny_files: ModelFiles) -> None:
     costs = {"request_seconds": 0.05, "token_seconds": 0.002}
-    engine = await EmulatedEngine.open(profile(front_end=costs), model, cores=len(os.sched_getaffinity(0)))
+    engine = await EmulatedEngine.open(profile(front_end=costs), tiny_files, cores=len(os.sched_getaffinity(0)))
     try:
         steered = engine.steered(SamplingParameters(), Turn("", CALL))
         begun, used = time.monotonic(), time.process_time()
@@ -236,7 +226,7 @@ async def test_a_model_without_a_byte_level_tokenizer_is_refused(tmp_path: Path)
 
 @pytest.mark.long
 def test_a_run_is_loaded_as_its_profile_was(
-    tmp_path: Path, model: ModelFiles, rollout_cache: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_files: ModelFiles, rollout_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(rollout_cache))
     path = tmp_path / "fast.json"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import math
 import os
@@ -192,9 +193,10 @@ def benchmark(
     sampling = SamplingParameters(max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k)
     steered = (emulated is not None or model in tiny_model.SHAPES) if steer is None else steer
     pinned: Sequence[int] | None = None
+    others: Sequence[int] | None = None
     allowed = sorted(os.sched_getaffinity(0))
     if bind and engine == "vllm" and len(allowed) > 1 and not _has_gpu():
-        pinned = allowed[: len(allowed) // 2]
+        pinned, others = allowed[: len(allowed) // 2], allowed[len(allowed) // 2 :]
     found = Findings([], [])
     description: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="ors-bench-") as folder:
@@ -246,12 +248,15 @@ def benchmark(
             with on_cores(pinned) as move:
                 watcher.begin(f"starting {engine} with {files.name}", 0)
                 opened = await open_engine(
-                    engine, files, engine_url, arguments, prefix_caching, pinned, max(counts), emulated
+                    engine, files, engine_url, arguments, prefix_caching, pinned, others, max(counts), emulated
                 )
                 async with counted(opened, observer):
                     description.update(opened.description())
-                    if pinned is not None:
-                        move([core for core in allowed if core not in pinned])
+                    if others is not None:
+                        move(others)
+                    # What was made to start with is there to stay: no collection during a run need look at it.
+                    gc.collect()
+                    gc.freeze()
                     await measure(opened, renderer, plan, watcher, found)
 
         crash: Exception | None = None
@@ -380,7 +385,7 @@ main = Program(
     section(
         "Engines",
         [
-            "vllm          AsyncLLM in this process, on CUDA or the CPU; needs vLLM's own",
+            "vllm          AsyncLLM in a process of its own, on CUDA or the CPU; needs vLLM's",
             "              environment: $(scripts/vllm-venv) -m ors_benchmarks.rollout …",
             "url           a running vLLM server: --engine-url http://127.0.0.1:8000",
             "emulated      the times of an accelerator, without one: --profile, by default",

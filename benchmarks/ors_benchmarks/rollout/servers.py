@@ -7,9 +7,7 @@ known.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -35,7 +33,6 @@ __all__ = [
     "Served",
     "ServedElsewhere",
     "StartedServer",
-    "bind",
     "peak_mib",
     "played_environment",
 ]
@@ -88,8 +85,9 @@ class StartedServer:
             facts.peak_mib = peak_mib(process.pid)
             process.stop()
             if times.exists():
-                taken: dict[str, tuple[int, float]] = json.loads(times.read_text())
-                facts.environment_seconds = sum(seconds for _, seconds in taken.values())
+                taken: dict[str, tuple[int, float, float]] = json.loads(times.read_text())
+                facts.environment_seconds = sum(seconds for _, seconds, _ in taken.values())
+                facts.environment_cpu = sum(cpu for _, _, cpu in taken.values())
             else:
                 # A server that was killed writes none; an empty file keeps the serial numbers apart.
                 served.died = True
@@ -164,13 +162,6 @@ async def played_environment(
         else:
             async with peer_sessions(url, name, part) as theirs:
                 yield PlayedEnvironment(theirs, specs.__getitem__), tasks
-
-
-def bind(process: int, cores: Sequence[int]) -> None:
-    """Keep all threads of a process, and what it starts from now on, on some cores."""
-    for thread in Path(f"/proc/{process}/task").iterdir():
-        with contextlib.suppress(ProcessLookupError):  # it has ended since
-            os.sched_setaffinity(int(thread.name), set(cores))
 
 
 def peak_mib(process: int) -> float | None:

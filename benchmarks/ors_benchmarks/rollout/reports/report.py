@@ -100,6 +100,7 @@ _FIGURES: Sequence[tuple[str, str, float, str]] = (
     ("an episode's time at its environment", "environment_share", 100, "%"),
     ("engine has work", "engine_busy", 100, "%"),
     ("engine's CPU", "engine_cpu", 100, "%"),
+    ("… its front-end's", "front_end_cpu", 100, "%"),
     ("server's CPU", "server_cpu", 100, "%"),
     ("client's CPU", "client_cpu", 100, "%"),
     ("GPU utilisation", "gpu_utilisation", 100, "%"),
