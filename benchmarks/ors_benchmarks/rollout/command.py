@@ -104,6 +104,10 @@ def benchmark(
         ),
     ] = None,
     concurrency: Annotated[str | None, typer.Option(metavar="N,...", help="Episodes at once. Default 64.")] = None,
+    prefetch: Annotated[
+        int | None,
+        typer.Option(min=0, help="Sessions of ours that are opened ahead, at most. Default: as many as at once."),
+    ] = None,
     think_time: Annotated[str, typer.Option(metavar="SECONDS,...", help="How much longer each tool takes.")] = "0",
     turns: Annotated[
         int | None, typer.Option(min=1, help="Turns of an episode, the last of which ends it. Default 3.")
@@ -217,6 +221,7 @@ def benchmark(
                 steered=steered,
                 free_characters=text,
                 system_prompt=system_prompt,
+                prefetch=(count if prefetch is None else prefetch) if client == "ours" else 0,
                 limit=run_limit,
             )
             return CellPlan(served, client, workload)

@@ -65,6 +65,9 @@ class ServerFacts(BaseModel):
 
     #: Seconds that the environment's own methods took, all sessions together.
     environment_seconds: float | None = None
+    #: Of these, of methods that run while a session is opened and while it is closed.
+    environment_opening: float = 0.0
+    environment_closing: float = 0.0
     #: Processor time that they took of the server's process.
     environment_cpu: float = 0.0
     cpu_seconds: float | None = None
@@ -179,8 +182,16 @@ def breakdown_of(episodes: Sequence[EpisodeRecord], server: ServerFacts) -> dict
     else:
         parts["engine"] = generation
     if server.environment_seconds is not None:
-        # Work of an environment after its session was closed is not part of an episode.
-        parts["environment"] = min(server.environment_seconds, requests)
+        # Work of an environment before its episode began, or after it has ended, is not part of the episode.
+        opening, closing = server.environment_opening, server.environment_closing
+        waited = {
+            ("open", "prompt", "tools"): opening,
+            ("call",): server.environment_seconds - opening - closing,
+            ("close",): closing,
+        }
+        parts["environment"] = sum(
+            min(seconds, sum(episode.seconds(*kinds) for episode in episodes)) for kinds, seconds in waited.items()
+        )
     left = requests - parts.get("environment", 0.0)
     if server.cpu_seconds is not None:
         parts["http_server"] = min(left, max(0.0, server.cpu_seconds - server.environment_cpu))

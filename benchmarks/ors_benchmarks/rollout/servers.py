@@ -16,7 +16,7 @@ from typing import Any
 
 from ors_clients.client.async_client import AsyncClient
 from ors_clients.errors import ClientError
-from ors_clients.rollouts.episode import EpisodeSession
+from ors_clients.rollouts.sessions_ahead import AheadSession
 
 from ors_benchmarks.harness.candidates import SDKS, Candidate
 from ors_benchmarks.harness.processes import ServerProcess
@@ -39,6 +39,9 @@ __all__ = [
 
 #: Fewer than in training: a server that does not answer is reported sooner.
 RETRIES = 2
+
+#: Methods of environments that run while a session is opened and its prompt read, and while it is closed.
+_OPENING, _CLOSING = ("setup", "get_prompt", "get_messages"), ("teardown",)
 
 #: By the name that ``--servers`` takes.
 SERVERS: dict[str, Candidate] = {candidate.name: candidate for candidate in SDKS}
@@ -87,6 +90,8 @@ class StartedServer:
             if times.exists():
                 taken: dict[str, tuple[int, float, float]] = json.loads(times.read_text())
                 facts.environment_seconds = sum(seconds for _, seconds, _ in taken.values())
+                facts.environment_opening = sum(taken[name][1] for name in _OPENING if name in taken)
+                facts.environment_closing = sum(taken[name][1] for name in _CLOSING if name in taken)
                 facts.environment_cpu = sum(cpu for _, _, cpu in taken.values())
             else:
                 # A server that was killed writes none; an empty file keeps the serial numbers apart.
@@ -155,7 +160,7 @@ async def played_environment(
             ) from error
         if client == "ours":
 
-            def session(index: int) -> EpisodeSession:
+            def session(index: int) -> AheadSession:
                 return chosen.session(split=part, index=index)
 
             yield PlayedEnvironment(session, specs.__getitem__), tasks
