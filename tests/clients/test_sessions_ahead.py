@@ -1,10 +1,10 @@
-"""Sessions that are opened ahead: in their order, bounded, behind whoever waits, and never lost."""
+"""Sessions that are opened ahead: in their order, bounded, behind what an episode waits for, and never lost."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, ClassVar
 
@@ -23,17 +23,17 @@ from tests.support.waiting import until
 
 
 class Desk(Environment):
-    """Counts its sessions; a set-up goes on as long as ``wait`` is set."""
+    """Counts its sessions; a set-up goes on as long as its task is in ``wait``."""
 
     tasks: ClassVar[list[int]] = []
     live: ClassVar[int] = 0
     most: ClassVar[int] = 0
     ended: ClassVar[int] = 0
-    wait: ClassVar[bool] = False
+    wait: ClassVar[Sequence[int]] = ()
 
     @classmethod
     def reset(cls) -> None:
-        cls.tasks, cls.live, cls.most, cls.ended, cls.wait = [], 0, 0, 0, False
+        cls.tasks, cls.live, cls.most, cls.ended, cls.wait = [], 0, 0, 0, ()
 
     @classmethod
     def list_splits(cls) -> list[str]:
@@ -44,10 +44,11 @@ class Desk(Environment):
         return [{"id": number} for number in range(32)]
 
     async def setup(self) -> None:
-        Desk.tasks.append(self.task_spec["id"])
+        number = int(str(self.task_spec["id"]))
+        Desk.tasks.append(number)
         Desk.live += 1
         Desk.most = max(Desk.most, Desk.live)
-        while Desk.wait:  # noqa: ASYNC110 - set by a test on another thread
+        while number in Desk.wait:  # noqa: ASYNC110 - set by a test on another thread
             await asyncio.sleep(0.01)
 
     async def teardown(self) -> None:
@@ -111,10 +112,10 @@ async def test_the_next_sessions_are_there_when_their_episodes_begin() -> None:
         session = ahead.take(1, maker(environment, 1))
         await session.__aenter__()
         # What its episode asks for first was read before it began.
-        Desk.wait = True
+        Desk.wait = range(32)
         assert [tool.name for tool in await session.tools()] == ["done"]
         assert str(await session.messages()).count("task 1") == 1
-        Desk.wait = False
+        Desk.wait = ()
         await session.close()
         for number in range(2, 6):
             assert await played(ahead, environment, number) == f"task {number}"
@@ -127,14 +128,14 @@ async def test_the_next_sessions_are_there_when_their_episodes_begin() -> None:
 async def test_nothing_is_opened_ahead_while_an_episode_waits() -> None:
     async with desk() as environment, SessionsAhead(4) as ahead:
         expect(ahead, environment, 4)
-        Desk.wait = True
-        episode = asyncio.create_task(played(ahead, environment, 0))
-        other = asyncio.create_task(played(ahead, environment, 7))
-        await until(lambda: len(Desk.tasks) == 2)
-        await asyncio.sleep(0.05)
-        assert sorted(Desk.tasks) == [0, 7]
-        Desk.wait = False
-        await asyncio.gather(episode, other)
+        Desk.wait = [7]
+        waiting = asyncio.create_task(played(ahead, environment, 7))
+        await until(lambda: len(Desk.tasks) == 1)
+        await played(ahead, environment, 0)
+        await asyncio.sleep(0.1)
+        assert Desk.tasks == [7, 0]
+        Desk.wait = ()
+        await waiting
         await until(lambda: len(Desk.tasks) == 5)
 
 
@@ -153,18 +154,22 @@ async def test_more_than_the_server_admits_is_said_and_loses_no_episode(caplog: 
     assert [record.levelname for record in caplog.records] == ["WARNING"]  # once
 
 
+async def _brief(_: float) -> None:
+    await asyncio.sleep(0.02)
+
+
 async def test_an_episode_that_waits_for_a_place_gets_that_of_one_opened_ahead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sessions_ahead, "_PATIENCE", 0.05)
     monkeypatch.setattr(sessions_ahead, "_PAUSE", 0.2)
-    monkeypatch.setattr("ors_clients.transport.connection.sleep", lambda _: asyncio.sleep(0.02))
+    monkeypatch.setattr("ors_clients.transport.connection.sleep", _brief)
     async with desk(max_sessions=2) as environment, SessionsAhead(2) as ahead:
         expect(ahead, environment, 3)
         assert await played(ahead, environment, 0) == "task 0"
         await until(lambda: ahead.ahead == 2 and Desk.live == 2)
-        # It was not expected, and the server is full of sessions that nobody waits for.
-        async with asyncio.timeout(10):
+        # It was not expected, and the server is full of sessions that no episode waits for.
+        async with asyncio.timeout(60):
             assert await played(ahead, environment, 9) == "task 9"
             assert await played(ahead, environment, 1) == "task 1"
             assert await played(ahead, environment, 2) == "task 2"
@@ -174,7 +179,7 @@ async def test_an_episode_that_waits_for_a_place_gets_that_of_one_opened_ahead(
 @pytest.mark.parametrize("moment", ["opening", "open", "begun"])
 async def test_a_run_that_ends_early_leaves_nothing_behind(moment: str) -> None:
     async with desk() as environment:
-        Desk.wait = moment == "opening"
+        Desk.wait = range(32) if moment == "opening" else ()
 
         async def run() -> None:
             async with SessionsAhead(4) as ahead:
@@ -192,7 +197,7 @@ async def test_a_run_that_ends_early_leaves_nothing_behind(moment: str) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        Desk.wait = False
+        Desk.wait = ()
         if moment == "begun":  # its episode's own, which ends it
             assert Desk.live <= 1
         else:
@@ -225,7 +230,7 @@ async def test_ends_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(AsyncSession, "close", slow)
     async with desk() as environment, SessionsAhead(0) as ahead:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             for number in range(3):
                 await played(ahead, environment, number)
         assert Desk.ended == 0

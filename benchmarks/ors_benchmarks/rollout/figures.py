@@ -184,7 +184,7 @@ def breakdown_of(episodes: Sequence[EpisodeRecord], server: ServerFacts) -> dict
     if server.environment_seconds is not None:
         # Work of an environment before its episode began, or after it has ended, is not part of the episode.
         opening, closing = server.environment_opening, server.environment_closing
-        waited = {
+        waited: dict[tuple[SpanKind, ...], float] = {
             ("open", "prompt", "tools"): opening,
             ("call",): server.environment_seconds - opening - closing,
             ("close",): closing,

@@ -3,10 +3,10 @@
 A run that knows its next episodes expects them here, in their order, and takes each session when its episode begins.
 While episodes are played, the sessions of the next ones are opened, at most so many ahead, and their prompts are read.
 
-Opening ahead gives way to whoever waits: nothing more is opened ahead while an episode waits for its session, the
-server admits sandboxes of sessions that are opened ahead after all others (``X-Session-Ahead``), and a session that
-waits for a place on the server gets that of one that was opened ahead. It loses nothing either: where a session could
-not be opened ahead, or has ended since, its episode opens one of its own, as without this.
+Opening ahead gives way: nothing more is opened ahead while an episode waits for its session, the server admits
+sandboxes of sessions that are opened ahead after all others (``X-Session-Ahead``), and an episode that waits for a
+place on the server gets that of a session that was opened ahead. It loses nothing either: where a session could not be
+opened ahead, or has ended since, its episode opens one of its own.
 
 Ends do not wait: closing an episode's session ends it in the background. Invariant: every session that was opened has
 ended, or is being ended by the keep-alive thread, when ``close`` has returned or was cancelled.

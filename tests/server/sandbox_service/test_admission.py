@@ -209,7 +209,7 @@ async def test_a_start_that_gives_way_neither_fills_the_queue_nor_all_processors
     machine.memory = 64 * GIB
     await until(lambda: len(running) == 2)
     await asyncio.sleep(0.15)
-    # Both processors start what somebody waits for; a third such start goes on, what gives way does not.
+    # Both processors start what an episode waits for; a third such start goes on, what gives way does not.
     assert running == [False, False]
     asking.append(asyncio.create_task(ask(False)))
     await until(lambda: len(running) == 3)

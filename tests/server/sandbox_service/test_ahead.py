@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from ors_containers.image import Image
@@ -19,12 +20,9 @@ from tests.support.waiting import until
 class Workshop(Echo):
     """Opens a sandbox in its set-up."""
 
-    opened: ClassVar[list[str]] = []
-
     async def setup(self) -> None:
         sandboxes = await sandbox_service()
         sandbox = await sandboxes.open(sandboxes.runtime.host_image(), Limits(wall=60.0))
-        Workshop.opened.append(self.task_spec["id"])
         await sandbox.stop()
 
 
@@ -35,13 +33,11 @@ async def test_their_sandboxes_give_way_until_their_episodes_begin(
     begun = asyncio.Event()
     acquire = SandboxPool.acquire
 
-    async def watched(pool: SandboxPool, image: Image, limits: Limits | None = None, **keywords: object) -> object:
-        gives_way = keywords["gives_way"]
-        assert callable(gives_way)
+    async def watched(pool: SandboxPool, image: Image, limits: Limits | None, *, gives_way: Callable[[], bool]) -> Any:
         asked.append(gives_way())
         await begun.wait()
         asked.append(gives_way())
-        return await acquire(pool, image, limits, **keywords)  # type: ignore[arg-type]
+        return await acquire(pool, image, limits, gives_way=gives_way)
 
     monkeypatch.setattr(SandboxPool, "acquire", watched)
     client = serve(Workshop)

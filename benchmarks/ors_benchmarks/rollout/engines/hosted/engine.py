@@ -11,7 +11,7 @@ import itertools
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -165,7 +165,7 @@ class _Connection:
             told.queue, told.engine, told.cached = made.times.queue, made.times.engine, made.times.cached
         return made.generation
 
-    async def ask(self, request: Any) -> Made | Answer:
+    async def ask(self, request: Callable[[int], Generate | Ask]) -> Made | Answer:
         """Send what ``request`` makes of a number, and return its answer. Raises ``SamplerFailed``."""
         if self._gone:
             raise SamplerFailed(_GONE)
