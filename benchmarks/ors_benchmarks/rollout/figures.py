@@ -42,6 +42,7 @@ PARTS = {
     "queue": "engine's queue",
     "handover": "way to the engine",
     "environment": "environment",
+    "http": "HTTP",  # of reports before it was parted
     "http_server": "HTTP: server",
     "http_client": "HTTP: client",
     "http_waiting": "HTTP: waiting",

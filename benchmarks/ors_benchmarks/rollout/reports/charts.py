@@ -25,6 +25,7 @@ PART_COLOURS = {
     "queue": "#56b4e9",
     "handover": "#a6cee3",
     "environment": "#009e73",
+    "http": "#e69f00",
     "http_server": "#e69f00",
     "http_client": "#f0e442",
     "http_waiting": "#d55e00",
