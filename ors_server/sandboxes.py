@@ -25,7 +25,7 @@ import logging
 import sys
 import time
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar
 from importlib.util import cache_from_source
@@ -52,6 +52,7 @@ __all__ = [
     "SandboxService",
     "announce_code",
     "close_sandbox_service",
+    "give_way_while",
     "hide_announced_code",
     "hide_code_from_sandboxes",
     "hold_sandbox_service",
@@ -146,7 +147,7 @@ class SandboxService:
         what ``Runtime.sandbox`` and ``Sandbox.start`` raise.
         """
         with self._counting_failures(), sandbox_span(image.name):
-            return await self._pool.acquire(image, limits)
+            return await self._pool.acquire(image, limits, gives_way=_gives_way.get())
 
     def _count(self, start: Literal["warm", "cold"], seconds: float) -> None:
         self.counts.starts[start].observe(seconds)
@@ -171,7 +172,7 @@ class SandboxService:
         settings = settings or ContainerSettings()
         begun = time.perf_counter()
         with self._counting_failures(), sandbox_span(image.name):
-            async with self._pool.admission.starts(settings.limits, container=True):
+            async with self._pool.admission.starts(settings.limits, container=True, gives_way=_gives_way.get()):
                 container = await self.runtime.open_container(image, settings)
         self.counts.starts["container"].observe(time.perf_counter() - begun)
         return container
@@ -200,6 +201,8 @@ class _LoopState:
         self.making: asyncio.Task[SandboxService] | None = None
 
 
+#: Returns whether the sandboxes that the running task opens start after those of all others.
+_gives_way: ContextVar[Callable[[], bool]] = ContextVar("_gives_way", default=lambda: False)
 #: The settings of the server that is being built, while it checks whether its environments can be served.
 _used_settings: ContextVar[Settings | None] = ContextVar("_used_settings", default=None)
 _states: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopState] = weakref.WeakKeyDictionary()
@@ -254,6 +257,11 @@ async def close_sandbox_service(user: object | None = None) -> None:
     await asyncio.wait([making])
     if not making.cancelled() and making.exception() is None:
         await making.result().close()
+
+
+def give_way_while(condition: Callable[[], bool]) -> None:
+    """Start the sandboxes that the running task opens after those of all others, while ``condition`` holds."""
+    _gives_way.set(condition)
 
 
 @contextmanager

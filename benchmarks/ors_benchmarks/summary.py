@@ -26,7 +26,7 @@ from ors_benchmarks.harness.reports.figures import Figure
 from ors_benchmarks.harness.reports.results import Report
 from ors_benchmarks.harness.reports.table import limit, shown, verdict
 from ors_benchmarks.rollout.figures import PARTS
-from ors_benchmarks.rollout.report import RolloutReport
+from ors_benchmarks.rollout.reports.report import RolloutReport
 from ors_benchmarks.sandboxes.scenarios import FIGURES as SANDBOX_FIGURES
 from ors_benchmarks.scale.rows import FIGURES as SCALE_FIGURES
 from ors_benchmarks.server.rows import FIGURES as SERVER_FIGURES

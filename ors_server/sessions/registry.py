@@ -125,9 +125,17 @@ class Sessions:
     # --- opening and finding -----------------------------------------------------------------
 
     async def create(
-        self, sid: str, request: CreateSession, secrets: dict[str, str], deployment: str | None, key: Key = ANYONE
+        self,
+        sid: str,
+        request: CreateSession,
+        secrets: dict[str, str],
+        deployment: str | None,
+        key: Key = ANYONE,
+        *,
+        ahead: bool = False,
     ) -> None:
-        """Open a session, which belongs to ``key``. The same request again gets the same answer.
+        """Open a session, which belongs to ``key``. The same request again gets the same answer. ``ahead``: for an
+        episode that begins later.
 
         Raises ``SessionExists`` for another request with the same id, ``InvalidToolset``, ``UnknownEnvironment``,
         ``ServerBusy``, ``KeyBusy`` and ``MachineBusy`` where there is no room, ``ShuttingDown``, and what building the
@@ -159,7 +167,7 @@ class Sessions:
                 )
             choice = TaskChoice(request.task_spec, request.split, request.index, request.toolset_name)
             self.usage.begin(key, Kind.SESSIONS)
-            session = Session(self._context, sid, hosted, choice, secrets, fingerprint, key)
+            session = Session(self._context, sid, hosted, choice, secrets, fingerprint, key, ahead=ahead)
             self._sessions[place] = session
             self._tombstones.discard(place)
             if hosted is None:
@@ -211,13 +219,18 @@ class Sessions:
             raise self._unknown(place)
         return session
 
-    def ping(self, sid: str, owner: str = "") -> None:
-        """Keep a session alive. Raises ``UnknownSession``, ``SessionGone``, and the failure of its set-up."""
+    def ping(self, sid: str, owner: str = "", *, begins: bool = False) -> None:
+        """Keep a session alive; ``begins``: the episode begins that it was opened for ahead.
+
+        Raises ``UnknownSession``, ``SessionGone``, and the failure of its set-up.
+        """
         place = _place(sid, owner)
         session = self._sessions.get(place)
         if session is None:
             raise self._unknown(place)
         session.touch()
+        if begins and session.ahead is not None:
+            session.ahead.begun = True
         if session.state is not State.CREATING and session.state is not State.UNBOUND:
             session.check()
 

@@ -30,6 +30,7 @@ from ors_server.keys.usage import Usage
 from ors_server.protocol import ScoreGroup
 from ors_server.rollouts.aggregates.derived_columns import LOST, Outcome
 from ors_server.rollouts.recorder import Recorder, Recording
+from ors_server.sandboxes import give_way_while
 from ors_server.sessions.calls.call import Call
 from ors_server.sessions.calls.call_frames import outcome_frames, score_group
 from ors_server.sessions.calls.call_ledger import CallLedger
@@ -65,6 +66,21 @@ class State(Enum):
     ENDING = "ending"
 
 
+class Ahead:
+    """Says whether the episode of a session that was opened ahead has not begun: its sandboxes start after all others.
+
+    Not the session itself, which tasks of its environment would then hold longer than it lives.
+    """
+
+    __slots__ = ("begun",)
+
+    def __init__(self) -> None:
+        self.begun = False
+
+    def __call__(self) -> bool:
+        return not self.begun
+
+
 @dataclass(frozen=True, slots=True)
 class SessionContext:
     """The part of a server that each of its sessions uses."""
@@ -97,6 +113,7 @@ class Session:
         "_setup",
         "_setup_run",
         "_waiters",
+        "ahead",
         "end_outcome",
         "end_reason",
         "ending",
@@ -121,8 +138,12 @@ class Session:
         secrets: dict[str, str],
         fingerprint: int,
         key: Key = ANYONE,
+        *,
+        ahead: bool = False,
     ) -> None:
         self._context = context
+        #: Set where it was opened for an episode that begins later.
+        self.ahead = Ahead() if ahead else None
         self.sid = sid
         #: Name of the key that made it; empty on a server without keys.
         self.owner = key.name
@@ -212,8 +233,10 @@ class Session:
             self._become(State.READY)
 
     async def _set_up(self, setup: Setup) -> None:
+        if self.ahead is not None:
+            give_way_while(self.ahead)
         try:
-            failure = await setup.run(self._fail)
+            failure = await setup.run(self._fail, self.ahead or (lambda: False))
         except asyncio.CancelledError:
             setup.end_span("the session has ended")
             raise

@@ -118,17 +118,19 @@ class Setup:
                 tracing.fail(span, failure)
             span.end()
 
-    async def run(self, on_timeout: Callable[[OrsError], None]) -> OrsError | None:
+    async def run(self, on_timeout: Callable[[OrsError], None], ahead: Callable[[], bool]) -> OrsError | None:
         """Run the author's set-up, again while the machine has no room for it; return how it failed, if it did.
 
-        ``on_timeout`` gets a failure before this returns: a set-up on a thread cannot be interrupted.
+        ``on_timeout`` gets a failure before this returns: a set-up on a thread cannot be interrupted. While ``ahead``
+        says that its episode has not begun, its waiting keeps no other session out.
         """
         assert self.environment is not None and self.hosted is not None
         deadline = time.monotonic() + self._settings.setup_timeout
         failure = await self._run_once(on_timeout)
         while isinstance(failure, MachineBusy) and time.monotonic() + failure.retry_after < deadline:
             wait = failure.retry_after
-            self.hosted.waiting_for_room += 1
+            counted = not ahead()
+            self.hosted.waiting_for_room += counted
             try:
                 await self.environment.rebuild(self._task, self._secrets)
                 await asyncio.sleep(wait)
@@ -136,7 +138,7 @@ class Setup:
                 failure = self._as_request_error(error, "constructor")
                 continue
             finally:
-                self.hosted.waiting_for_room -= 1
+                self.hosted.waiting_for_room -= counted
             failure = await self._run_once(on_timeout)
         return failure.as_failure() if isinstance(failure, MachineBusy) else failure
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from ors_benchmarks.rollout import tiny_model
+from ors_benchmarks.rollout.engines.base import ModelFiles
 
 from tests.benchmarks.engine_stand_in import EngineStandIn, echo_policy
 
@@ -39,3 +40,12 @@ def engine(served_engine: EngineStandIn, rollout_cache: Path, monkeypatch: pytes
     monkeypatch.setenv("XDG_CACHE_HOME", str(rollout_cache))
     served_engine.reset()
     return served_engine
+
+
+@pytest.fixture(scope="session")
+def tiny_files(rollout_cache: Path) -> ModelFiles:
+    """Return the tiny model's files, without weights."""
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(rollout_cache))
+        return ModelFiles("tiny", tiny_model.cached("tiny", weights=False), weights=False)

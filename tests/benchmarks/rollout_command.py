@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from ors_benchmarks.rollout import command as rollout
-from ors_benchmarks.rollout.report import RolloutReport
+from ors_benchmarks.rollout.reports.report import RolloutReport
 
 from tests.benchmarks.engine_stand_in import EngineStandIn
 

@@ -20,6 +20,8 @@ from ors_benchmarks.rollout import command as rollout
 from ors_benchmarks.rollout import servers as rollout_servers
 from ors_benchmarks.rollout import tiny_model
 from ors_benchmarks.rollout.engines.base import UrlEngine
+from ors_benchmarks.rollout.engines.hosted.frames import Start
+from ors_benchmarks.rollout.figures import PARTS
 from ors_benchmarks.rollout.opening import ENGINES
 
 from tests.benchmarks.engine_stand_in import EngineStandIn, echo_policy
@@ -33,7 +35,7 @@ def test_progress_in_a_pipe(
     tmp_path: Path, engine: EngineStandIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bar is drawn on a terminal only; without lines a log shows nothing for minutes."""
-    monkeypatch.setattr("ors_benchmarks.rollout.progress.EVERY", 0.0)
+    monkeypatch.setattr("ors_benchmarks.rollout.reports.progress.EVERY", 0.0)
     code, _ = bench(tmp_path, *at(engine, concurrency=2, episodes=4))
     lines = capsys.readouterr().out.splitlines()
     assert code == 0
@@ -65,7 +67,7 @@ def test_a_small_run(tmp_path: Path, engine: EngineStandIn, capsys: pytest.Captu
     for cell in report.cells:
         assert cell.outcomes == {"finished": 8}
         assert cell.failures == {}
-        assert set(cell.breakdown) == {"engine", "queue", "handover", "environment", "http", "client"}
+        assert set(cell.breakdown) == set(PARTS) - {"http"}
         assert cell.latencies["generation"].count == 16
         # Two calls, each with the environment's delay.
         assert cell.breakdown["environment"] >= 0.037  # timers may be early
@@ -157,8 +159,8 @@ class _Bound(UrlEngine):
     url_of_it: ClassVar[str] = ""
 
     @classmethod
-    async def open(cls, *_: Any, **keywords: Any) -> UrlEngine:  # pyright: ignore[reportIncompatibleMethodOverride]
-        cls.seen = {**keywords, "affinity": os.sched_getaffinity(0)}
+    async def open(cls, *_: Any) -> UrlEngine:  # pyright: ignore[reportIncompatibleMethodOverride]
+        [cls.seen["start"]] = [part for part in _ if isinstance(part, Start)]
         return await super().open(cls.url_of_it, "tiny")
 
     def gpus(self) -> list[str]:
@@ -180,7 +182,7 @@ def test_an_engine_of_this_machine_has_cores_of_its_own(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setitem(ENGINES, "vllm", ())
-    monkeypatch.setattr("ors_benchmarks.rollout.opening.VLLMEngine", _Bound)
+    monkeypatch.setattr("ors_benchmarks.rollout.opening.HostedEngine", _Bound)
     order: list[str] = []
     monkeypatch.setattr(rollout, "set_environment", lambda: order.append("environment"))
     monkeypatch.setattr(rollout, "_has_gpu", lambda: False)
@@ -207,12 +209,11 @@ def test_an_engine_of_this_machine_has_cores_of_its_own(
     assert code == 0
     assert order == ["environment", "torch makes the model"]
     half = len(allowed) // 2
-    assert _Bound.seen["cores"] == allowed[:half]
-    assert _Bound.seen["affinity"] == set(allowed[:half])
+    asked: Start = _Bound.seen["start"]
+    assert (asked.cores, asked.front_end_cores, asked.concurrency) == (allowed[:half], allowed[half:], 2)
     assert servers == [set(allowed[half:])]
     assert sorted(os.sched_getaffinity(0)) == allowed
     assert report.machine.pinned
-    assert _Bound.seen["concurrency"] == 2
     [cell] = report.cells
     assert cell.figures["gpu_utilisation"].median == pytest.approx(0.4)
     assert cell.figures["gpu_memory_mib"].median == 500
@@ -245,7 +246,7 @@ def test_two_servers_and_two_clients(tmp_path: Path, engine: EngineStandIn, monk
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--engine", "magic"], "is none of vllm, url"),
+        (["--engine", "magic"], "is none of vllm, url, emulated"),
         (["--engine", "url"], "--engine-url belong together"),
         (["--servers", "theirs"], "is none of ours"),
         (["--concurrency", "a lot"], "is not a list of numbers"),

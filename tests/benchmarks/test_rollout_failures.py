@@ -20,7 +20,7 @@ from ors_benchmarks.rollout import command as rollout
 from ors_benchmarks.rollout import runs as rollout_runs
 from ors_benchmarks.rollout import servers as rollout_servers
 from ors_benchmarks.rollout.engines.base import EngineFailed, UrlEngine
-from ors_benchmarks.rollout.report import RolloutReport
+from ors_benchmarks.rollout.reports.report import RolloutReport
 from ors_clients.samplers.engine_requests import EngineRequests
 
 from ors_server.errors import OrsError
@@ -254,7 +254,7 @@ def test_an_engine_that_dies_before_the_replay(
     def die(*_: object) -> None:
         engine.gone = len(engine.live) == 8
 
-    monkeypatch.setattr("ors_benchmarks.rollout.progress.Progress.episode", die)
+    monkeypatch.setattr("ors_benchmarks.rollout.reports.progress.Progress.episode", die)
     code, report = bench(tmp_path, *at(engine, concurrency=1, episodes=4))
     assert code == 1
     [cell] = report.cells

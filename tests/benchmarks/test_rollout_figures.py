@@ -30,18 +30,22 @@ def episode(**changes: object) -> EpisodeRecord:
 
 
 def test_the_parts_of_an_episode_are_the_whole_of_it() -> None:
-    parts = breakdown_of([episode()], ServerFacts(environment_seconds=1.5))
-    assert parts == pytest.approx(
-        {"engine": 3.0, "queue": 0.5, "handover": 0.5, "environment": 1.5, "http": 2.5, "client": 2.0}
-    )
+    http = {"http_server": 0.75, "http_client": 0.25, "http_waiting": 1.5}
+    server = ServerFacts(environment_seconds=1.5, environment_cpu=0.25, cpu_seconds=1.0)
+    parts = breakdown_of([episode(request_cpu=0.25)], server)
+    rest = {"engine": 3.0, "queue": 0.5, "handover": 0.5, "environment": 1.5, "client": 2.0}
+    assert parts == pytest.approx(rest | http)
     assert sum(parts.values()) == pytest.approx(10.0)
+    # Processor time of requests that ran at once may be more than one of them waited.
+    busy = breakdown_of([episode(request_cpu=9.0)], server.model_copy(update={"cpu_seconds": 9.0}))
+    assert busy == pytest.approx(rest | {"http_server": 2.5, "http_client": 0.0, "http_waiting": 0.0})
 
 
 def test_unknown_figures_are_left_out() -> None:
     record = episode()
     record.turns = [record.turns[0]._replace(times=EngineTimes())]
     parts = breakdown_of([record], ServerFacts())
-    assert parts == pytest.approx({"engine": 4.0, "http": 4.0, "client": 2.0})
+    assert parts == pytest.approx({"engine": 4.0, "http_client": 0.0, "http_waiting": 4.0, "client": 2.0})
     run = Run(0.0, 10.0, [record])
     assert "prefix_hits" not in figures_of(run, None, ServerFacts())
 

@@ -9,7 +9,9 @@ import pytest
 from ors_benchmarks.harness.machine import describe
 from ors_benchmarks.harness.reports.results import Summary
 from ors_benchmarks.rollout.figures import Cell
-from ors_benchmarks.rollout.report import RolloutReport, headline
+from ors_benchmarks.rollout.reports.report import RolloutReport, headline
+
+CORES = describe().cores
 
 
 def cell(server: str = "ors-server", ratio: float | None = 0.95, concurrency: int = 64, **changes: Any) -> Cell:
@@ -55,7 +57,11 @@ def report(*cells: Cell, device: str = "cpu", env: str = "echo", engine: str = "
         (report(cell(), pinned=False), None),
         (report(cell(), engine="url"), None),
         (report(cell(), device=""), None),
-        (report(cell(concurrency=256), device="cuda", env="terminal", model="qwen3-8b-random"), 0.95),
+        (report(cell(concurrency=256), device="cuda", env="terminal", model="qwen3-8b-random"), 0.90),
+        (report(cell(concurrency=16 * CORES), device="emulated", engine="emulated"), 0.97),
+        (report(cell(concurrency=16 * CORES), device="emulated", env="terminal"), 0.92),
+        (report(cell(concurrency=1), device="emulated", env="terminal"), None),
+        (report(cell(concurrency=256), device="cuda", env="mine"), None),
         (report(cell(concurrency=64), device="cuda"), None),
     ],
 )

@@ -15,7 +15,7 @@ from ors_benchmarks import summary
 from ors_benchmarks.harness.machine import describe
 from ors_benchmarks.harness.reports.results import Summary
 from ors_benchmarks.rollout.figures import Cell
-from ors_benchmarks.rollout.report import RolloutReport
+from ors_benchmarks.rollout.reports.report import RolloutReport
 from ors_benchmarks.summary import BENCHMARKS, Benchmark, page, run, vllm_python
 from rich.console import Console
 

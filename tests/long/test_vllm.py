@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from ors_benchmarks.rollout.report import RolloutReport
+from ors_benchmarks.rollout.reports.report import RolloutReport
 
 from tests.support.servers import free_port, running
 from tests.support.virtualenvs import run_bare

@@ -32,6 +32,7 @@ __all__ = [
     "Pause",
     "ServerProcess",
     "StartFailed",
+    "bind",
     "cores",
     "cpu_seconds",
     "free_port",
@@ -84,6 +85,13 @@ def without_settings() -> dict[str, str]:
     """
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("ORS_", "OPENREWARD_"))}
     return {**kept, "ORS_KEYS_FILE": "/nonexistent/keys.json"}
+
+
+def bind(process: int, cores: Sequence[int]) -> None:
+    """Keep all threads of a process, and what it starts from now on, on some cores."""
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):  # it has ended since
+            os.sched_setaffinity(int(thread.name), set(cores))
 
 
 def raise_file_limit() -> None:

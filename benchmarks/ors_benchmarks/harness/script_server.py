@@ -188,7 +188,7 @@ class Clock:
 
     def __init__(self, think: float) -> None:
         self._think = think
-        self._taken: dict[str, list[float]] = {}
+        self._taken: dict[str, list[tuple[float, float]]] = {}
 
     def watch(self, cls: type) -> None:
         """Time the tools and the methods that a class defines, toolsets included, and delay its tools."""
@@ -210,35 +210,65 @@ class Clock:
             @functools.wraps(function)
             async def waiting(*arguments: Any, **keywords: Any) -> Any:
                 started = time.perf_counter()
+                stretches = Stretches(function(*arguments, **keywords))
                 try:
                     if think:
                         await asyncio.sleep(think)
-                    return await function(*arguments, **keywords)
+                    return await stretches
                 finally:
-                    self._add(name, time.perf_counter() - started)
+                    stretches.coroutine.close()
+                    self._add(name, time.perf_counter() - started, stretches.cpu)
 
             waiting.watched = True  # pyright: ignore[reportAttributeAccessIssue]
             return waiting
 
         @functools.wraps(function)
         def blocking(*arguments: Any, **keywords: Any) -> Any:
-            started = time.perf_counter()
+            started, used = time.perf_counter(), time.thread_time()
             try:
                 if think:
                     time.sleep(think)
                 return function(*arguments, **keywords)
             finally:
-                self._add(name, time.perf_counter() - started)
+                self._add(name, time.perf_counter() - started, time.thread_time() - used)
 
         blocking.watched = True  # pyright: ignore[reportAttributeAccessIssue]
         return blocking
 
-    def _add(self, name: str, seconds: float) -> None:
-        self._taken.setdefault(name, []).append(seconds)
+    def _add(self, name: str, seconds: float, cpu: float) -> None:
+        self._taken.setdefault(name, []).append((seconds, cpu))
 
     def write(self, path: Path) -> None:
-        """Write calls and seconds of each method: ``{method: [calls, seconds]}``."""
-        path.write_text(json.dumps({name: [len(taken), sum(taken)] for name, taken in self._taken.items()}))
+        """Write calls, seconds and processor time of each method: ``{method: [calls, seconds, seconds]}``."""
+        path.write_text(
+            json.dumps({name: [len(taken), *map(sum, zip(*taken, strict=True))] for name, taken in self._taken.items()})
+        )
+
+
+class Stretches:
+    """Await a coroutine, adding up the processor time of the stretches in which it has the event loop."""
+
+    def __init__(self, coroutine: Any) -> None:
+        self.coroutine = coroutine
+        self.cpu = 0.0
+
+    def __await__(self) -> Any:
+        """As the coroutine's."""
+        go_on = functools.partial(self.coroutine.send, None)
+        while True:
+            begun = time.thread_time()
+            try:
+                awaited = go_on()
+            except StopIteration as end:
+                return end.value
+            finally:
+                self.cpu += time.thread_time() - begun
+            try:
+                yield awaited
+            except BaseException as error:  # noqa: BLE001 - a cancellation or a failure: the coroutine's own
+                go_on = functools.partial(self.coroutine.throw, error)
+            else:
+                go_on = functools.partial(self.coroutine.send, None)
 
 
 def classes(target: str) -> list[type]:

@@ -18,8 +18,9 @@ from typing import Any
 
 from ors_clients.rollouts.chat_renderer import ChatRenderer
 
-from ors_benchmarks.harness.processes import cpu_seconds
+from ors_benchmarks.harness.processes import bind, cpu_seconds
 from ors_benchmarks.rollout.engines.base import Engine, EngineFailed, EngineTotals, difference
+from ors_benchmarks.rollout.engines.hosted.engine import FRONT_END
 from ors_benchmarks.rollout.figures import Cell, Figures, Gatherer, ServerFacts, timeline_of
 from ors_benchmarks.rollout.gpu import GpuMeter
 from ors_benchmarks.rollout.recording import EpisodeRecord
@@ -30,7 +31,6 @@ from ors_benchmarks.rollout.servers import (
     Served,
     ServedElsewhere,
     StartedServer,
-    bind,
     peak_mib,
     played_environment,
 )
@@ -257,7 +257,11 @@ class _Measurement:
         facts.cpu_seconds = used.get("server")
         more: dict[str, float] = {}
         engines = [used[process] for process in self.engine.processes() if process in used]
-        for key, seconds in (("client_cpu", used.get("client")), ("engine_cpu", sum(engines) if engines else None)):
+        for key, seconds in (
+            ("client_cpu", used.get("client")),
+            ("engine_cpu", sum(engines) if engines else None),
+            ("front_end_cpu", used.get(FRONT_END)),
+        ):
             if seconds is not None:
                 more[key] = seconds / run.seconds
         more |= self.gpu.between(run.started, run.ended)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import math
 import os
@@ -40,10 +41,10 @@ from ors_benchmarks.harness.commands import (
 from ors_benchmarks.harness.machine import Observer, describe
 from ors_benchmarks.harness.processes import raise_file_limit
 from ors_benchmarks.harness.reports.results import write_results
-from ors_benchmarks.rollout import charts as rollout_charts
 from ors_benchmarks.rollout import tiny_model
 from ors_benchmarks.rollout.benchmark import CellPlan, Findings, Plan, measure, on_cores
 from ors_benchmarks.rollout.engines.base import without_user
+from ors_benchmarks.rollout.engines.emulated.profile import FIRST, Profile
 from ors_benchmarks.rollout.engines.vllm import set_environment
 from ors_benchmarks.rollout.opening import (
     ENGINES,
@@ -54,8 +55,9 @@ from ors_benchmarks.rollout.opening import (
     open_engine,
 )
 from ors_benchmarks.rollout.openreward_session import peer_version
-from ors_benchmarks.rollout.progress import Progress
-from ors_benchmarks.rollout.report import RolloutReport, print_report
+from ors_benchmarks.rollout.reports import charts as rollout_charts
+from ors_benchmarks.rollout.reports.progress import Progress
+from ors_benchmarks.rollout.reports.report import RolloutReport, print_report
 from ors_benchmarks.rollout.runs import RUN_LIMIT, Workload
 from ors_benchmarks.rollout.servers import CLIENTS, SERVERS, ServedElsewhere, StartedServer
 from ors_server.errors import OrsError
@@ -64,10 +66,16 @@ __all__ = ["benchmark", "main"]
 
 
 def benchmark(
-    model: Annotated[str, typer.Option(help="One of those below. An engine at a URL must serve the same.")] = "tiny",
+    model: Annotated[
+        str | None, typer.Option(help="One of those below. An engine at a URL must serve the same. Default: tiny.")
+    ] = None,
     engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")] = "vllm",
     engine_url: Annotated[
         str | None, typer.Option(metavar="URL", help="The engine of --engine url; ORS_ENGINE_API_KEY is its key.")
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help=f"Of --engine emulated: a name or a JSON file. Default: {FIRST}."),
     ] = None,
     engine_option: Annotated[
         list[str] | None,
@@ -85,7 +93,9 @@ def benchmark(
     ] = "ours",
     clients: Annotated[str, typer.Option(metavar="NAME,...", help=f"Of {', '.join(CLIENTS)}.")] = "ours",
     split: Annotated[str | None, typer.Option(help="The split tasks are taken from. Default: the first.")] = None,
-    tasks: Annotated[int, typer.Option(min=1, help="How many tasks are played, from the first on.")] = 64,
+    tasks: Annotated[
+        int | None, typer.Option(min=1, help="How many tasks are played, from the first on. Default 64.")
+    ] = None,
     episodes: Annotated[
         int | None,
         typer.Option(
@@ -94,6 +104,10 @@ def benchmark(
         ),
     ] = None,
     concurrency: Annotated[str | None, typer.Option(metavar="N,...", help="Episodes at once. Default 64.")] = None,
+    prefetch: Annotated[
+        int | None,
+        typer.Option(min=0, help="Sessions of ours that are opened ahead, at most. Default: as many as at once."),
+    ] = None,
     think_time: Annotated[str, typer.Option(metavar="SECONDS,...", help="How much longer each tool takes.")] = "0",
     turns: Annotated[
         int | None, typer.Option(min=1, help="Turns of an episode, the last of which ends it. Default 3.")
@@ -140,7 +154,29 @@ def benchmark(
         raise typer.BadParameter(f"{engine!r} is none of {', '.join(ENGINES)}.", param_hint="--engine")
     if (engine == "url") != (engine_url is not None):
         raise typer.BadParameter("--engine url and --engine-url belong together.", param_hint="--engine-url")
-    concurrency = concurrency or ("16" if quick else "64")
+    emulated: Profile | None = None
+    if engine == "emulated":
+        for option, given in (
+            ("--model", model is not None),
+            ("--engine-option", bool(engine_option)),
+            ("--no-prefix-caching", not prefix_caching),
+            ("--free", steer is False),
+        ):
+            if given:
+                raise typer.BadParameter("An emulated engine is what its profile says.", param_hint=option)
+        emulated = Profile.load(profile or FIRST)
+    elif profile is not None:
+        raise typer.BadParameter("--profile is of --engine emulated.", param_hint="--profile")
+    model = model or ("tiny" if emulated is None else emulated.model)
+    if emulated is not None and not quick:
+        # As loaded as the machine that was recorded, with its waves of episodes.
+        cores = len(os.sched_getaffinity(0))
+        load, at_once = emulated.loads.get(env or "echo"), emulated.at_once(cores)
+        if load is not None:
+            turns, tasks = turns or load.turns, tasks or emulated.tasks(load, cores)
+            episodes = episodes or (load.waves * at_once if concurrency is None else None)
+        concurrency, rounds = concurrency or str(at_once), rounds or 3
+    concurrency, tasks = concurrency or ("16" if quick else "64"), tasks or 64
     turns = turns or (2 if quick else 3)
     chosen_servers = choose_names(servers, SERVERS, "--servers")
     think_times = _numbers(think_time, "--think-time")
@@ -159,11 +195,12 @@ def benchmark(
     started, clock = datetime.now(UTC), time.monotonic()
     observer = Observer()
     sampling = SamplingParameters(max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k)
-    steered = model in tiny_model.SHAPES if steer is None else steer
+    steered = (emulated is not None or model in tiny_model.SHAPES) if steer is None else steer
     pinned: Sequence[int] | None = None
+    others: Sequence[int] | None = None
     allowed = sorted(os.sched_getaffinity(0))
-    if bind and engine != "url" and len(allowed) > 1 and not _has_gpu():
-        pinned = allowed[: len(allowed) // 2]
+    if bind and engine == "vllm" and len(allowed) > 1 and not _has_gpu():
+        pinned, others = allowed[: len(allowed) // 2], allowed[len(allowed) // 2 :]
     found = Findings([], [])
     description: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="ors-bench-") as folder:
@@ -184,6 +221,7 @@ def benchmark(
                 steered=steered,
                 free_characters=text,
                 system_prompt=system_prompt,
+                prefetch=(count if prefetch is None else prefetch) if client == "ours" else 0,
                 limit=run_limit,
             )
             return CellPlan(served, client, workload)
@@ -214,11 +252,16 @@ def benchmark(
             renderer = ChatRenderer(tokenizer)
             with on_cores(pinned) as move:
                 watcher.begin(f"starting {engine} with {files.name}", 0)
-                opened = await open_engine(engine, files, engine_url, arguments, prefix_caching, pinned, max(counts))
+                opened = await open_engine(
+                    engine, files, engine_url, arguments, prefix_caching, pinned, others, max(counts), emulated
+                )
                 async with counted(opened, observer):
                     description.update(opened.description())
-                    if pinned is not None:
-                        move([core for core in allowed if core not in pinned])
+                    if others is not None:
+                        move(others)
+                    # What was made to start with is there to stay: no collection during a run need look at it.
+                    gc.collect()
+                    gc.freeze()
                     await measure(opened, renderer, plan, watcher, found)
 
         crash: Exception | None = None
@@ -248,7 +291,10 @@ def benchmark(
             "server": server and without_user(server),
             "env": Path((env or "echo").partition(":")[0]).name,
             "model": Path(model).name,
+            "profile": profile and Path(profile).name,
             "concurrency": counts,
+            "episodes": episodes,
+            "tasks": tasks,
             "turns": turns,
         },
         rounds=_rounds(found),
@@ -258,7 +304,8 @@ def benchmark(
     )
     console.print()
     print_report(report, console)
-    stem = f"rollout-{_slug(name or env or 'echo')}-{report.started:%Y-%m-%d}"
+    what = "emulated-" if emulated is not None and name is None else ""
+    stem = f"rollout-{what}{_slug(name or env or 'echo')}-{report.started:%Y-%m-%d}"
     draw = partial(rollout_charts.draw, report, output) if with_charts else None
     written = write_results(report, output, stem, draw, console)
     if crash is not None:
@@ -343,9 +390,12 @@ main = Program(
     section(
         "Engines",
         [
-            "vllm          AsyncLLM in this process, on CUDA or the CPU; needs vLLM's own",
+            "vllm          AsyncLLM in a process of its own, on CUDA or the CPU; needs vLLM's",
             "              environment: $(scripts/vllm-venv) -m ors_benchmarks.rollout …",
             "url           a running vLLM server: --engine-url http://127.0.0.1:8000",
+            "emulated      the times of an accelerator, without one: --profile, by default",
+            f"              {FIRST}; as many episodes at once as these cores can",
+            "              be asked for, in as many turns, as were recorded",
         ],
     ),
     section(

@@ -2,8 +2,10 @@
 
 An episode's time is divided without overlap and without remainder. Generation is divided by what the engine says of
 itself: waiting to be scheduled, computing, and the rest, which is the way to the engine and back. Requests to the
-environment are divided by what the environment says of itself: its own code, and the rest, which is HTTP, both ends of
-it. What is left is the client's own work, the waiting of its event loop included.
+environment are divided by what the environment says of itself: its own code, and the rest, which is HTTP. Of that, the
+server's part is its process's processor time beyond that of the environment's code, the client's part the processor
+time that its requests took on its event loop, and the rest is waiting: for a processor, for either event loop, for the
+kernel. What is left is the client's own work, the waiting of its event loop included.
 """
 
 from __future__ import annotations
@@ -40,7 +42,10 @@ PARTS = {
     "queue": "engine's queue",
     "handover": "way to the engine",
     "environment": "environment",
-    "http": "HTTP",
+    "http": "HTTP",  # of reports before it was parted
+    "http_server": "HTTP: server",
+    "http_client": "HTTP: client",
+    "http_waiting": "HTTP: waiting",
     "client": "client",
 }
 #: Latencies by what they are of, in the order of an episode.
@@ -61,6 +66,11 @@ class ServerFacts(BaseModel):
 
     #: Seconds that the environment's own methods took, all sessions together.
     environment_seconds: float | None = None
+    #: Of these, of methods that run while a session is opened and while it is closed.
+    environment_opening: float = 0.0
+    environment_closing: float = 0.0
+    #: Processor time that they took of the server's process.
+    environment_cpu: float = 0.0
     cpu_seconds: float | None = None
     peak_mib: float | None = None
 
@@ -173,9 +183,22 @@ def breakdown_of(episodes: Sequence[EpisodeRecord], server: ServerFacts) -> dict
     else:
         parts["engine"] = generation
     if server.environment_seconds is not None:
-        # Work of an environment after its session was closed is not part of an episode.
-        parts["environment"] = min(server.environment_seconds, requests)
-    parts["http"] = requests - parts.get("environment", 0.0)
+        # Work of an environment before its episode began, or after it has ended, is not part of the episode.
+        opening, closing = server.environment_opening, server.environment_closing
+        waited: dict[tuple[SpanKind, ...], float] = {
+            ("open", "prompt", "tools"): opening,
+            ("call",): server.environment_seconds - opening - closing,
+            ("close",): closing,
+        }
+        parts["environment"] = sum(
+            min(seconds, sum(episode.seconds(*kinds) for episode in episodes)) for kinds, seconds in waited.items()
+        )
+    left = requests - parts.get("environment", 0.0)
+    if server.cpu_seconds is not None:
+        parts["http_server"] = min(left, max(0.0, server.cpu_seconds - server.environment_cpu))
+        left -= parts["http_server"]
+    parts["http_client"] = min(left, sum(episode.request_cpu for episode in episodes))
+    parts["http_waiting"] = left - parts["http_client"]
     parts["client"] = max(0.0, wall - generation - requests)
     return {part: seconds / count for part, seconds in parts.items()}
 

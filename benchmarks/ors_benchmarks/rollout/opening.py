@@ -14,7 +14,9 @@ from ors_benchmarks.harness.machine import Observer
 from ors_benchmarks.harness.processes import cpu_seconds
 from ors_benchmarks.rollout import tiny_model
 from ors_benchmarks.rollout.engines.base import Engine, EngineFailed, ModelFiles, UrlEngine
-from ors_benchmarks.rollout.engines.vllm import VLLMEngine
+from ors_benchmarks.rollout.engines.emulated.profile import Profile
+from ors_benchmarks.rollout.engines.hosted.engine import HostedEngine
+from ors_benchmarks.rollout.engines.hosted.frames import Start
 
 __all__ = ["ENGINES", "check_available", "counted", "load_tokenizer", "model_files", "open_engine"]
 
@@ -22,6 +24,7 @@ __all__ = ["ENGINES", "check_available", "counted", "load_tokenizer", "model_fil
 ENGINES = {
     "vllm": ("torch", "transformers", "vllm"),
     "url": ("transformers",),
+    "emulated": ("transformers",),
 }
 
 
@@ -58,7 +61,7 @@ def model_files(name: str, engine: str) -> ModelFiles:
     """Return the files of a folder or a shape; a shape's are made the first time."""
     if name in tiny_model.SHAPES:
         # An engine somewhere else has weights of its own; here the tokenizer is needed.
-        weights = name == "tiny" and engine != "url"
+        weights = name == "tiny" and engine == "vllm"
         return ModelFiles(name, tiny_model.cached(name, weights=weights), weights=weights)
     folder = Path(name).resolve()
     return ModelFiles(folder.name, folder, weights=True)
@@ -81,15 +84,16 @@ async def open_engine(
     options: dict[str, Any],
     prefix_caching: bool,
     cores: Sequence[int] | None,
+    front_end_cores: Sequence[int] | None,
     concurrency: int,
+    profile: Profile | None,
 ) -> Engine:
-    """Start the engine, or connect to the one at ``url``. Raises ``EngineFailed``."""
+    """Start the engine in processes of its own, or connect to the one at ``url``. Raises ``EngineFailed``."""
     if name == "url":
         assert url is not None
         return await UrlEngine.open(url, files.name, os.environ.get("ORS_ENGINE_API_KEY"))
-    return await VLLMEngine.open(
-        files, options=options, prefix_caching=prefix_caching, cores=cores, concurrency=concurrency
-    )
+    start = Start(files, profile, options, prefix_caching, concurrency, cores, front_end_cores)
+    return await HostedEngine.open(name, start)
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ from typing import Any
 
 from ors_clients.errors import InfrastructureFailure, ServerUnavailable, SessionLost, ToolFailed
 from ors_clients.models import ToolResult
-from ors_clients.rollouts.episode import EpisodeSession
+from ors_clients.rollouts.sessions_ahead import AheadSession
 
 from ors_benchmarks.harness.candidates import SDKS, PeerUnavailable
 from ors_server import Message, TerminalToolSpec, TextBlock, ToolSpec
@@ -33,14 +33,14 @@ __all__ = ["peer_sessions", "peer_version"]
 
 
 @asynccontextmanager
-async def peer_sessions(url: str, environment: str, split: str) -> AsyncGenerator[Callable[[int], EpisodeSession]]:
+async def peer_sessions(url: str, environment: str, split: str) -> AsyncGenerator[Callable[[int], AheadSession]]:
     """Return a function from a task's index to a session of the ``openreward`` client. Raises ``PeerUnavailable``."""
     sdk = _sdk()
     api_key = os.environ.get("ORS_API_KEY", "")
     async with sdk.AsyncEnvironmentsAPI(base_url=url, api_key=api_key, api_base_url=url) as client:
         chosen = client.get(environment)
 
-        def session(index: int) -> EpisodeSession:
+        def session(index: int) -> AheadSession:
             return _PeerSession(chosen.session(split=split, index=index))
 
         yield session
@@ -78,6 +78,13 @@ class _PeerSession:
         await self._try(self._session.__aenter__)
         self._open = True
         return self
+
+    async def open_ahead(self) -> _PeerSession:
+        """Open it; its server knows no other way."""
+        return await self.__aenter__()
+
+    async def begin(self) -> None:
+        """Nothing to say."""
 
     async def close(self) -> None:
         """End it; where that fails, the server's expiry ends it."""

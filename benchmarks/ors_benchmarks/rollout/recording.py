@@ -11,11 +11,12 @@ All times are of ``time.monotonic``, which is the machine's and so the engine pr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from ors_clients.errors import ClientError, ToolFailed
 from ors_clients.models import ToolResult
@@ -24,8 +25,18 @@ from ors_clients.samplers.generations import Generation, Sampler, SamplingParame
 
 from ors_server import Message, TerminalToolSpec, ToolSpec
 
-__all__ = ["EngineTimes", "EpisodeRecord", "RecordedSampler", "RecordedSession", "Span", "TurnRecord", "times"]
+__all__ = [
+    "EngineTimes",
+    "EpisodeRecord",
+    "Metered",
+    "RecordedSampler",
+    "RecordedSession",
+    "Span",
+    "TurnRecord",
+    "times",
+]
 
+T = TypeVar("T")
 SpanKind = Literal["open", "prompt", "tools", "generate", "call", "close"]
 
 
@@ -89,6 +100,8 @@ class EpisodeRecord:
     #: Failed calls, by the message the model got: its own mistakes, and tools that raised.
     problems: list[str] = field(default_factory=list[str])
     environment_errors: list[str] = field(default_factory=list[str])
+    #: Processor time that the client took for its requests to the environment.
+    request_cpu: float = 0.0
 
     @property
     def generated(self) -> int:
@@ -112,6 +125,38 @@ class EpisodeRecord:
             yield
         finally:
             self.spans.append(Span(kind, started, time.monotonic()))
+
+    def metered(self, request: Coroutine[Any, Any, T]) -> Metered[T]:
+        """Await a request, and record its processor time."""
+        return Metered(request, self._add_cpu)
+
+    def _add_cpu(self, seconds: float) -> None:
+        self.request_cpu += seconds
+
+
+class Metered(Generic[T]):
+    """Await a coroutine; ``add`` gets the processor time of each stretch in which it has the event loop."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], add: Callable[[float], None]) -> None:
+        self._coroutine = coroutine
+        self._add = add
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        go_on = partial(self._coroutine.send, None)
+        while True:
+            begun = time.thread_time()
+            try:
+                awaited = go_on()
+            except StopIteration as end:
+                return end.value
+            finally:
+                self._add(time.thread_time() - begun)
+            try:
+                yield awaited
+            except BaseException as error:  # noqa: BLE001 - a cancellation or a failure: the coroutine's own
+                go_on = partial(self._coroutine.throw, error)
+            else:
+                go_on = partial(self._coroutine.send, None)
 
 
 class RecordedSampler:
@@ -158,23 +203,23 @@ class RecordedSession:
 
     async def __aenter__(self) -> RecordedSession:
         with self._record.span("open"):
-            await self._session.__aenter__()
+            await self._record.metered(self._session.__aenter__())
         return self
 
     async def close(self) -> None:
         """End it."""
         with self._record.span("close"):
-            await self._session.close()
+            await self._record.metered(self._session.close())
 
     async def messages(self) -> list[Message]:
         """Return the opening conversation."""
         with self._record.span("prompt"):
-            return await self._session.messages()
+            return await self._record.metered(self._session.messages())
 
     async def tools(self) -> list[ToolSpec]:
         """Return the tools of this task."""
         with self._record.span("tools"):
-            tools = await self._session.tools()
+            tools = await self._record.metered(self._session.tools())
         self._learn(tools)
         return tools
 
@@ -187,7 +232,7 @@ class RecordedSession:
         """Run a tool. Raises ``ClientError``."""
         with self._record.span("call"):
             try:
-                return await self._session.call(name, input)
+                return await self._record.metered(self._session.call(name, input))
             except ToolFailed as failure:
                 self._record.environment_errors.append(failure.message)
                 raise

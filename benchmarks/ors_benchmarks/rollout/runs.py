@@ -21,6 +21,7 @@ from ors_clients.errors import ClientError, InfrastructureFailure, SamplerFailed
 from ors_clients.rollouts.chat_renderer import ChatRenderer
 from ors_clients.rollouts.episode import EpisodeSession, RolloutLimits
 from ors_clients.rollouts.loop import rollout
+from ors_clients.rollouts.sessions_ahead import AheadSession, SessionsAhead
 from ors_clients.rollouts.trajectory import Trajectory
 from ors_clients.samplers.generations import SamplingParameters
 from ors_clients.tool_calls import find_format
@@ -61,6 +62,8 @@ class Workload:
     steered: bool = True
     free_characters: int = 0
     system_prompt: str | None = None
+    #: Sessions that are opened ahead, at most.
+    prefetch: int = 0
     #: Seconds a run may take.
     limit: float = RUN_LIMIT
 
@@ -70,7 +73,7 @@ class PlayedEnvironment:
     """An environment, reached through a client."""
 
     #: A session on a task, not entered yet.
-    session: Callable[[int], EpisodeSession]
+    session: Callable[[int], AheadSession]
     #: The task as the environment lists it.
     task: Callable[[int], Mapping[str, Any]]
 
@@ -118,13 +121,13 @@ async def play(
     """
     failed_in_row = 0
 
-    async def episode(number: int) -> None:
+    async def episode(number: int, make: Callable[[], AheadSession]) -> None:
         nonlocal failed_in_row
         record = EpisodeRecord(f"episode-{number}", workload.tasks[number % len(workload.tasks)])
         run.episodes.append(record)
         record.started = time.monotonic()
         try:
-            await _episode(engine, renderer, environment, workload, record)
+            await _episode(engine, renderer, environment, ahead.take(number, make), workload, record)
         finally:
             record.ended = time.monotonic()
         failed_in_row = failed_in_row + 1 if record.failure is not None else 0
@@ -132,11 +135,23 @@ async def play(
             run.gave_up = f"{failed_in_row} episodes in a row failed, the last so: {record.failure}"
         progress(record)
 
-    await _work(run, workload, (episode(number) for number in range(workload.episodes)), edge)
+    def maker(task: int) -> Callable[[], AheadSession]:
+        return lambda: environment.session(task)
+
+    # It ends after the run's clock: what is measured goes on to the last grading.
+    async with SessionsAhead(workload.prefetch) as ahead:
+        makers = [maker(workload.tasks[number % len(workload.tasks)]) for number in range(workload.episodes)]
+        ahead.expect(enumerate(makers))
+        await _work(run, workload, (episode(number, make) for number, make in enumerate(makers)), edge)
 
 
 async def _episode(
-    engine: Engine, renderer: ChatRenderer, environment: PlayedEnvironment, workload: Workload, record: EpisodeRecord
+    engine: Engine,
+    renderer: ChatRenderer,
+    environment: PlayedEnvironment,
+    session: EpisodeSession,
+    workload: Workload,
+    record: EpisodeRecord,
 ) -> None:
     turns: list[Turn] = []
 
@@ -151,7 +166,7 @@ async def _episode(
 
     try:
         trajectory = await rollout(
-            RecordedSession(environment.session(record.task), record, learn),
+            RecordedSession(session, record, learn),
             RecordedSampler(engine.sampler, record, steered),
             renderer,
             find_format("hermes"),

@@ -7,9 +7,7 @@ known.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,7 +16,7 @@ from typing import Any
 
 from ors_clients.client.async_client import AsyncClient
 from ors_clients.errors import ClientError
-from ors_clients.rollouts.episode import EpisodeSession
+from ors_clients.rollouts.sessions_ahead import AheadSession
 
 from ors_benchmarks.harness.candidates import SDKS, Candidate
 from ors_benchmarks.harness.processes import ServerProcess
@@ -35,13 +33,15 @@ __all__ = [
     "Served",
     "ServedElsewhere",
     "StartedServer",
-    "bind",
     "peak_mib",
     "played_environment",
 ]
 
 #: Fewer than in training: a server that does not answer is reported sooner.
 RETRIES = 2
+
+#: Methods of environments that run while a session is opened and its prompt read, and while it is closed.
+_OPENING, _CLOSING = ("setup", "get_prompt", "get_messages"), ("teardown",)
 
 #: By the name that ``--servers`` takes.
 SERVERS: dict[str, Candidate] = {candidate.name: candidate for candidate in SDKS}
@@ -88,8 +88,11 @@ class StartedServer:
             facts.peak_mib = peak_mib(process.pid)
             process.stop()
             if times.exists():
-                taken: dict[str, tuple[int, float]] = json.loads(times.read_text())
-                facts.environment_seconds = sum(seconds for _, seconds in taken.values())
+                taken: dict[str, tuple[int, float, float]] = json.loads(times.read_text())
+                facts.environment_seconds = sum(seconds for _, seconds, _ in taken.values())
+                facts.environment_opening = sum(taken[name][1] for name in _OPENING if name in taken)
+                facts.environment_closing = sum(taken[name][1] for name in _CLOSING if name in taken)
+                facts.environment_cpu = sum(cpu for _, _, cpu in taken.values())
             else:
                 # A server that was killed writes none; an empty file keeps the serial numbers apart.
                 served.died = True
@@ -157,20 +160,13 @@ async def played_environment(
             ) from error
         if client == "ours":
 
-            def session(index: int) -> EpisodeSession:
+            def session(index: int) -> AheadSession:
                 return chosen.session(split=part, index=index)
 
             yield PlayedEnvironment(session, specs.__getitem__), tasks
         else:
             async with peer_sessions(url, name, part) as theirs:
                 yield PlayedEnvironment(theirs, specs.__getitem__), tasks
-
-
-def bind(process: int, cores: Sequence[int]) -> None:
-    """Keep all threads of a process, and what it starts from now on, on some cores."""
-    for thread in Path(f"/proc/{process}/task").iterdir():
-        with contextlib.suppress(ProcessLookupError):  # it has ended since
-            os.sched_setaffinity(int(thread.name), set(cores))
 
 
 def peak_mib(process: int) -> float | None:

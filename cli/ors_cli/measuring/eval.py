@@ -202,6 +202,12 @@ def evaluate(
         typer.Option(metavar="RUN", help="Play what is missing of a run, with its settings.", rich_help_panel=_RUN),
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Episodes at once.", rich_help_panel=_RUN)] = 8,
+    prefetch: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Sessions opened ahead, at most; as many as at once if left out.", rich_help_panel=_RUN
+        ),
+    ] = None,
     retries: Annotated[
         int,
         typer.Option(min=0, help="Times an episode lost to infrastructure is played again.", rich_help_panel=_RUN),

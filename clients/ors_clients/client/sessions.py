@@ -33,7 +33,7 @@ from ors_clients.models import (
     read_tools,
 )
 from ors_clients.transport.base import ConnectionLost, Headers, Response
-from ors_clients.transport.connection import Connection, RetryPolicy, dumps
+from ors_clients.transport.connection import Connection, RetryPolicy, dumps, is_retryable_refusal
 from ors_clients.transport.json_codec import read_json
 from ors_clients.transport.sse import CallEvents
 from ors_server.protocol import Message, TerminalToolSpec, ToolSpec
@@ -42,6 +42,10 @@ __all__ = ["AsyncSession"]
 
 #: Seconds that ending a session may take; servers give a teardown 30.
 _CLOSE_LIMIT = 90.0
+#: Seconds in which the server says whether a session that was opened ahead still lives.
+_BEGIN_LIMIT = 30.0
+#: Headers of ``/create`` and ``/ping``: its episode has not begun, and begins.
+_AHEAD, _BEGINS = (Headers([("X-Session-Ahead", value)]) for value in ("true", "false"))
 
 
 class AsyncSession:
@@ -52,6 +56,9 @@ class AsyncSession:
 
     _beat: Heartbeat | None = None
     _closed = False
+    #: Whether it is opened for an episode that has not begun, and whether the server has it.
+    _ahead = False
+    _created = False
 
     def __init__(
         self,
@@ -123,6 +130,38 @@ class AsyncSession:
                 self._abandon()
                 raise
 
+    async def open_ahead(self) -> Self:
+        """Create the session for an episode that begins later: until ``begin``, a server of this project starts the
+        sandboxes of others before its own.
+
+        Raises what ``open`` raises, and where the server has no room it does so at once.
+        """
+        self._ahead = True
+        return await self.open()
+
+    async def begin(self) -> None:
+        """Say that the episode of a session that was opened ahead begins. Raises ``InfrastructureFailure`` where the
+        session has ended."""
+        ahead, self._ahead = self._ahead, False
+        if ahead and self._created:
+            await self._say_that_it_begins()
+
+    async def _say_that_it_begins(self) -> None:
+        beat, connection = self._usable(), self._connection
+        try:
+            response = await connection.once(
+                "POST",
+                "/ping",
+                headers=(*self._headers, _BEGINS),
+                deadline=time.monotonic() + _BEGIN_LIMIT,
+                longest_idle=FRESH_ENOUGH,
+            )
+        except ConnectionLost as lost:
+            raise connection.unreachable(lost, 1) from None
+        if response.status != 200:
+            raise connection.error(response, session=True, secrets=self._hidden)
+        beat.last_sent = time.monotonic()
+
     async def _create(self, policy: RetryPolicy) -> None:
         connection = self._connection
         secrets = self._secret_headers
@@ -142,7 +181,7 @@ class AsyncSession:
                 continue
             if response.status == 200:
                 break
-            await policy.after_refusal(response, session=False, secrets=self._hidden)
+            await self._refused(policy, response, session=False)
         sid = _session_id(allocated, response)
         headers = Headers([("X-Session-ID", sid), *self._environment_headers.items])
         self._id, self._headers = sid, (headers,)
@@ -153,11 +192,12 @@ class AsyncSession:
             body["secrets"] = self._secrets  # the specification's way, and the only one that ors-sdk's server reads
         while True:
             content = dumps(body)
+            ahead = self._ahead
             response = await connection.once(
                 "POST",
                 "/create",
                 content,
-                (headers, *secrets),
+                (headers, *secrets, *((_AHEAD,) if ahead else ())),
                 deadline=policy.deadline,
                 longest_idle=FRESH_ENOUGH,
             )
@@ -166,9 +206,17 @@ class AsyncSession:
             if response.status == 422 and "secrets" in body:
                 del body["secrets"]  # openreward's server reads the header, and refuses this
                 continue
-            await policy.after_refusal(response, session=True, secrets=self._hidden)
+            await self._refused(policy, response, session=True)
         calls.keyed = response.headers.get("x-idempotent-calls", "").lower() == "true"
         KEEP_ALIVE.add(beat)
+        self._created = True
+        if ahead and not self._ahead:  # it began meanwhile
+            await self._say_that_it_begins()
+
+    async def _refused(self, policy: RetryPolicy, response: Response, *, session: bool) -> None:
+        if self._ahead and is_retryable_refusal(response):
+            raise self._connection.error(response, session=session, secrets=self._hidden)
+        await policy.after_refusal(response, session=session, secrets=self._hidden)
 
     def _abandon(self) -> None:
         """End the session in the background if it was opened, and forget it."""

@@ -37,6 +37,8 @@ class AnySession(Protocol):
     @property
     def terminal_tool(self) -> TerminalToolSpec | None: ...
     async def open(self) -> Any: ...
+    async def open_ahead(self) -> Any: ...
+    async def begin(self) -> None: ...
     async def close(self) -> None: ...
     async def prompt(self) -> list[Block]: ...
     async def messages(self) -> list[Message]: ...
@@ -74,6 +76,15 @@ class Session:
         """Create the session (``AsyncSession.open``)."""
         _THREAD.run(self._session.open())
         return self
+
+    def open_ahead(self) -> Self:
+        """Create the session for an episode that begins later (``AsyncSession.open_ahead``)."""
+        _THREAD.run(self._session.open_ahead())
+        return self
+
+    def begin(self) -> None:
+        """Say that its episode begins (``AsyncSession.begin``)."""
+        _THREAD.run(self._session.begin())
 
     def close(self) -> None:
         """End the session (``AsyncSession.close``)."""

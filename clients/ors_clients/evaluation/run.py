@@ -54,6 +54,8 @@ class RunOptions:
     name: str | None = None
     resume: str | None = None
     concurrency: int = 8
+    #: Sessions that are opened before their episodes begin, at most; None for as many as are played at once.
+    prefetch: int | None = None
     #: Times that a lost sample is played again.
     retries: int = 3
     #: Share of attempts with a turn, and of samples, above which failures of the infrastructure fail the run.
@@ -202,6 +204,7 @@ async def _play(
         _in_order(tasks, record.tasks),
         player,
         concurrency=options.concurrency,
+        prefetch=options.concurrency if options.prefetch is None else options.prefetch,
         retries=options.retries,
         secrets=secrets,
         on_end=ended,

@@ -15,12 +15,14 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from ors_clients.client.environments import AsyncEnvironment
+from ors_clients.client.sessions import AsyncSession
 from ors_clients.errors import InfrastructureFailure
 from ors_clients.evaluation.attempts import Attempt, Loss
 from ors_clients.evaluation.journal import Journal
 from ors_clients.evaluation.players import Played, Player, seed_of
 from ors_clients.evaluation.redaction import Redaction
 from ors_clients.models import Task
+from ors_clients.rollouts.sessions_ahead import SessionsAhead
 
 __all__ = ["Runner"]
 
@@ -38,7 +40,8 @@ class _Slot(NamedTuple):
 
 
 class Runner:
-    """Plays what is missing in a journal. ``on_end`` gets each attempt with its trajectory, before it is noted."""
+    """Plays what is missing in a journal. ``on_end`` gets each attempt with its trajectory, before it is noted; it is
+    called on a thread. ``prefetch`` sessions are opened ahead, at most."""
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class Runner:
         player: Player,
         *,
         concurrency: int,
+        prefetch: int,
         retries: int,
         secrets: dict[str, str],
         on_end: Callable[[Attempt, Played], None],
@@ -59,12 +63,15 @@ class Runner:
         self._tasks = tasks
         self._player = player
         self._concurrency = concurrency
+        self._ahead = SessionsAhead(prefetch)
         self._retries = retries
         self._secrets = secrets
         self._redaction = Redaction(secrets.values())
         self._on_end = on_end
         self._first_pause = first_pause
         self._queue: asyncio.Queue[_Slot | None] = asyncio.Queue()
+        #: Attempts that have ended and are not noted yet; None after the last.
+        self._ended: asyncio.Queue[tuple[Attempt, Played] | None] = asyncio.Queue()
         self._left = 0
         #: Attempts of this process that were lost, by slot, and in a row over all slots.
         self._lost: Counter[_Slot] = Counter()
@@ -89,27 +96,45 @@ class Runner:
             self._queue.put_nowait(slot)
         if not slots:
             return
-        players = [asyncio.create_task(self._work()) for _ in range(min(self._concurrency, len(slots)))]
-        try:
-            done, _ = await asyncio.wait(players, return_when=asyncio.FIRST_EXCEPTION)
-        finally:
-            for player in players:
-                player.cancel()
-            await asyncio.gather(*players, return_exceptions=True)
-        for player in done:
-            player.result()
+        self._ahead.expect((slot, self._maker(slot)) for slot in slots)
+        async with self._ahead:
+            players = [asyncio.create_task(self._work()) for _ in range(min(self._concurrency, len(slots)))]
+            writer = asyncio.create_task(self._write())
+            try:
+                done, _ = await asyncio.wait([*players, writer], return_when=asyncio.FIRST_EXCEPTION)
+            finally:
+                for player in players:
+                    player.cancel()
+                await asyncio.gather(*players, return_exceptions=True)
+                self._ended.put_nowait(None)
+                await asyncio.gather(writer, return_exceptions=True)
+        for task in (*done, writer):
+            task.result()
+
+    def _maker(self, slot: _Slot) -> Callable[[], AsyncSession]:
+        task, secrets = self._tasks[slot.task], self._secrets or None
+        return lambda: self._environment.session(task=task, secrets=secrets)
 
     async def _work(self) -> None:
         while (slot := await self._queue.get()) is not None:
             if await self._play(slot):
                 self._left -= 1
             if not self._left:
+                self._ended.put_nowait(None)
                 for _ in range(self._concurrency):
                     self._queue.put_nowait(None)
 
+    async def _write(self) -> None:
+        """Note the ends of attempts in their order, on a thread: no episode waits for the disk."""
+        while (ended := await self._ended.get()) is not None:
+            await asyncio.to_thread(self._note, *ended)
+
+    def _note(self, attempt: Attempt, played: Played) -> None:
+        self._on_end(attempt, played)
+        self._journal.add(attempt)
+
     async def _play(self, slot: _Slot) -> bool:
         """Play one attempt of a sample; return whether that was the last one."""
-        task = self._tasks[slot.task]
         described = self._journal.record.tasks[slot.task]
         interrupted = self._journal.record.started[slot] - self._attempts[slot]
         self._journal.begin(*slot)
@@ -117,12 +142,10 @@ class Runner:
         place = f"{self._journal.record.id}/{slot.task}/{slot.sample}/{self._attempts[slot]}"
         rollout_id = uuid.uuid5(_ROLLOUTS, place).hex
         seed = seed_of(self._settings.seed, f"{described['split']}:{described['index']}", slot.sample)
-        session = self._environment.session(task=task, secrets=self._secrets or None)
+        session = self._ahead.take(slot, self._maker(slot))
         played = await self._player.play(session, rollout_id, seed)
         attempt = self._attempt(slot, played, interrupted)
-        self._on_end(attempt, played)
-        # Not on the event loop: a disk may take its time.
-        await asyncio.shield(asyncio.to_thread(self._journal.add, attempt))
+        self._ended.put_nowait((attempt, played))
         self._attempts[slot] += 1
         if attempt.lost is None:
             self._lost_in_row = 0

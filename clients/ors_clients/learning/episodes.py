@@ -19,9 +19,10 @@ from ors_clients.errors import ClientError, InfrastructureFailure
 from ors_clients.learning.local_sampler import LocalSampler
 from ors_clients.learning.plan import Plan, PlannedTask
 from ors_clients.rollouts.chat_renderer import ChatRenderer
-from ors_clients.rollouts.episode import RolloutLimits, TurnEpisode
+from ors_clients.rollouts.episode import EpisodeSession, RolloutLimits, TurnEpisode
 from ors_clients.rollouts.loop import rollout
 from ors_clients.rollouts.rewards import RewardRule
+from ors_clients.rollouts.sessions_ahead import SessionsAhead
 from ors_clients.rollouts.sinks import RolloutsSink
 from ors_clients.rollouts.trajectory import Trajectory
 from ors_clients.rollouts.upload_events import RolloutLabels
@@ -114,14 +115,23 @@ class Episodes:
         self, indices: Sequence[int], sampler: LocalSampler, renderer: ChatRenderer, step: int
     ) -> list[Rollout]:
         """Play an episode of each of these training tasks. Raises ``ConfigurationError`` and ``RequestRefused``."""
-        return await self._at_once(
-            [lambda index=index: self._rollout(index, sampler, renderer, step) for index in indices]
-        )
+        split, environment = self.plan.train_split, self.environment
+        makers = [lambda index=index: environment.session(split=split, index=index) for index in indices]
+        async with SessionsAhead(self.plan.recipe.concurrency) as ahead:
+            ahead.expect(enumerate(makers))
 
-    async def _rollout(self, index: int, sampler: LocalSampler, renderer: ChatRenderer, step: int) -> Rollout:
+            async def one(place: int) -> Rollout:
+                session = ahead.take(place, makers[place])
+                return await self._rollout(session, indices[place], sampler, renderer, step)
+
+            return await self._at_once([lambda place=place: one(place) for place in range(len(indices))])
+
+    async def _rollout(
+        self, session: EpisodeSession, index: int, sampler: LocalSampler, renderer: ChatRenderer, step: int
+    ) -> Rollout:
         recipe, split = self.plan.recipe, self.plan.train_split
         trajectory = await rollout(
-            self.environment.session(split=split, index=index),
+            session,
             sampler,
             renderer,
             find_format("hermes"),

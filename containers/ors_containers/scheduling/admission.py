@@ -5,8 +5,9 @@ sandboxes is not limited. Processor pressure delays starts but never refuses one
 nearly all the time, at most as many sandboxes start at a time as there are processors. Servers that share a table of
 reservations (``scheduling.reservations``) admit as one: each subtracts those of all, and the starts of all count.
 
-Invariants: starts are admitted in the order of the requests. At most ``queue`` requests wait, none longer than
-``timeout`` seconds. A refused request starts nothing.
+Invariants: starts are admitted in the order of the requests, except that those which give way come after all others,
+and take at most half of the queue. At most ``queue`` requests wait, none longer than ``timeout`` seconds. A refused
+request starts nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ors_containers.errors import Overloaded
 from ors_containers.limits import MIB, Limits
@@ -89,15 +90,20 @@ class Admission:
         return self._reservations.totals().starting
 
     @asynccontextmanager
-    async def starts(self, limits: Limits, *, container: bool = False) -> AsyncGenerator[None]:
+    async def starts(
+        self, limits: Limits, *, container: bool = False, gives_way: Callable[[], bool] = lambda: False
+    ) -> AsyncGenerator[None]:
         """Wait for capacity, then run the block, which starts a sandbox. Raises ``Overloaded``.
 
+        ``gives_way`` is asked while it waits: whether others go before it.
         The files that the sandbox may open count during the block; its runtime counts them as long as it lives.
         """
         files = limit_files(limits.pids, container=container).total
-        reservation = None if self._waiters else self._try_admit(limits, files)
+        last = gives_way()
+        must_wait = any(last or not waiter.gives_way() for waiter in self._waiters)
+        reservation = None if must_wait else self._try_admit(limits, files, last)
         if reservation is None:
-            reservation = await self._wait(limits, files)
+            reservation = await self._wait(_Waiter(limits, files, gives_way))
         try:
             yield
         except BaseException:  # whatever it is: the sandbox did not start, and will not grow
@@ -143,12 +149,12 @@ class Admission:
             self._poller.cancel()
             await asyncio.wait([self._poller])
 
-    def _try_admit(self, limits: Limits, files: int) -> Reservation | None:
+    def _try_admit(self, limits: Limits, files: int, gives_way: bool) -> Reservation | None:
         """Reserve capacity for a start and count it; None where the next request has to wait."""
         self.capacity()  # before the lock, which is held for the check of the reservations alone
         with self._reservations.exclusive() as checked:
             short = bool(self._shortage(1.0, files))
-            if checked and not short and not self._starts_are_limited():
+            if checked and not short and not self._starts_are_limited(gives_way):
                 self._reservations.begin_start()
                 self._reservations.hold_files(files)
                 return self.reserve_growth(limits)
@@ -156,10 +162,10 @@ class Admission:
             self._reservations.ask_for_room()
         return None
 
-    async def _wait(self, limits: Limits, files: int) -> Reservation:
-        if len(self._waiters) >= self._queue:
+    async def _wait(self, waiter: _Waiter) -> Reservation:
+        files = waiter.files
+        if len(self._waiters) >= (self._queue // 2 if waiter.gives_way() else self._queue):
             raise self._overloaded(f"{len(self._waiters)} wait for it already (ORS_SANDBOX_QUEUE)", files)
-        waiter = _Waiter(limits, files, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
         if self._poller is None:
             # In a context of its own: it outlives the request that starts it.
@@ -190,22 +196,23 @@ class Admission:
 
     def _admit_waiters(self) -> None:
         while self._waiters:
-            waiter = self._waiters[0]
+            waiter = next((waiter for waiter in self._waiters if not waiter.gives_way()), self._waiters[0])
             if not waiter.admitted.done():
                 # Reserved now and not when the waiter wakes, or the next would get the same capacity.
-                reservation = self._try_admit(waiter.limits, waiter.files)
+                reservation = self._try_admit(waiter.limits, waiter.files, waiter.gives_way())
                 if reservation is None:
                     return
                 waiter.admitted.set_result(reservation)
-            self._waiters.popleft()
+            self._waiters.remove(waiter)
 
-    def _starts_are_limited(self) -> bool:
+    def _starts_are_limited(self, gives_way: bool) -> bool:
         """Return whether a start has to wait for others to end.
 
         A server may have its share of the starts at any time: others may be stopped or slow, and hold theirs.
         """
         limit = self._processors
-        if not self.cpu_saturated:
+        # One that gives way waits here, where it can be overtaken, and not for the runtime.
+        if not gives_way and not self.cpu_saturated:
             if not self._reservations.shared:
                 return False  # the runtime's own limit is enough
             limit *= 2
@@ -257,4 +264,5 @@ class _Waiter:
 
     limits: Limits
     files: int
-    admitted: asyncio.Future[Reservation]
+    gives_way: Callable[[], bool]
+    admitted: asyncio.Future[Reservation] = field(default_factory=lambda: asyncio.get_running_loop().create_future())

@@ -106,8 +106,10 @@ class SandboxPool:
         """The number of warm sandboxes."""
         return sum(len(stock.warm) for stock in self._stocks.values())
 
-    async def acquire(self, image: Image, limits: Limits | None = None) -> Sandbox:
-        """Return a started sandbox, which the caller stops.
+    async def acquire(
+        self, image: Image, limits: Limits | None = None, *, gives_way: Callable[[], bool] = lambda: False
+    ) -> Sandbox:
+        """Return a started sandbox, which the caller stops. ``gives_way``: see ``Admission.starts``.
 
         Raises ``Overloaded`` and the errors of ``Runtime.sandbox`` and ``Sandbox.start``.
         """
@@ -120,7 +122,7 @@ class SandboxPool:
                 self.on_acquired("warm", time.monotonic() - begun)
                 return sandbox
             sandbox = self._runtime.sandbox(stock.image, stock.limits)
-            async with self.admission.starts(stock.limits):
+            async with self.admission.starts(stock.limits, gives_way=gives_way):
                 await sandbox.start()
             self.counts.cold += 1
             self.on_acquired("cold", time.monotonic() - begun)

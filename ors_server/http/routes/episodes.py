@@ -24,6 +24,8 @@ __all__ = ["EpisodeRoutes"]
 _OK = b'{"status":"ok"}'
 #: Longest ``Idempotency-Key``, in characters: keys are kept as long as their session.
 _LONGEST_KEY = 255
+#: Header of ``/create`` and ``/ping``: whether the session's episode begins later (``true``), or now (``false``).
+_AHEAD = b"x-session-ahead"
 #: Header of ``/create``: a repeated call with the same ``Idempotency-Key`` never runs twice in its session.
 _PROMISE = (("X-Idempotent-Calls", "true"),)
 
@@ -55,7 +57,8 @@ class EpisodeRoutes:
         request = await exchange.model(CreateSession, self._settings.max_body)
         secrets = read_secrets(exchange.header(b"x-secrets"), request.secrets)
         secrets = fill_secrets(secrets, self._settings.secrets_file, exchange.key)
-        await self._sessions.create(sid, request, secrets, exchange.header(b"x-deployment"), exchange.key)
+        deployment, ahead = exchange.header(b"x-deployment"), exchange.header(_AHEAD) == "true"
+        await self._sessions.create(sid, request, secrets, deployment, exchange.key, ahead=ahead)
         await exchange.json(encode({"sid": sid}), headers=_PROMISE)
 
     async def delete(self, exchange: Exchange) -> None:
@@ -78,7 +81,7 @@ class EpisodeRoutes:
         if self._sandboxes is not None and self._sandboxes.knows(sid, owner):
             self._sandboxes.ping(sid, owner)
         else:
-            self._sessions.ping(sid, owner)
+            self._sessions.ping(sid, owner, begins=exchange.header(_AHEAD) == "false")
         await exchange.json(_OK)
 
     # --- the episode -------------------------------------------------------------------------

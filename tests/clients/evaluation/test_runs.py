@@ -12,9 +12,12 @@ from ors_clients.evaluation.journal import JOURNAL, Journal, read_run
 from ors_clients.evaluation.report import markdown, write_report
 from ors_clients.evaluation.uploads import EPISODES
 
+from ors_server.server import Server
+from ors_server.settings import Settings
 from tests.clients.chat_stand_in import ChatStandIn, call
 from tests.clients.evaluation.conftest import Evaluate, outcomes_by_seed
 from tests.clients.evaluation.environments import Exam
+from tests.clients.scripted_engine import serve_application
 
 
 def test_a_run_goes_on_where_it_was(play: Evaluate, endpoint: ChatStandIn) -> None:
@@ -34,6 +37,17 @@ def test_a_run_goes_on_where_it_was(play: Evaluate, endpoint: ChatStandIn) -> No
     assert outcome.report["infrastructure"]["interrupted"] == begun - 5
     assert play(samples=2, options={"resume": "run"}).report == outcome.report
     assert Exam.answered.total() - before == 12 - 5
+
+
+def test_a_prefetch_larger_than_the_server_admits_loses_no_sample(
+    play: Evaluate, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serve_application(Server([Exam], settings=Settings(max_sessions=2)).app) as url:
+        options = {"name": "run", "url": url, "concurrency": 2, "prefetch": 12}
+        outcome = play(target=url, samples=2, options=options)
+    assert outcome.report["samples"] == {"planned": 12, "scored": 12, "missing": 0}
+    assert outcome.report["infrastructure"]["lost"] == 0
+    assert [record.levelname for record in caplog.records if "of 12 sessions could be opened" in record.message]
 
 
 @pytest.mark.parametrize(

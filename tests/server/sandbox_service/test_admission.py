@@ -166,6 +166,58 @@ async def test_requests_are_admitted_in_order() -> None:
     assert (admission.waiting, admission.starting) == (0, 0)
 
 
+async def test_a_start_that_gives_way_comes_after_all_others() -> None:
+    machine = FakeMachine()
+    machine.memory = 0
+    admission = Admission(machine, queue=8)
+    served: list[str] = []
+    begun: set[str] = set()
+
+    async def ask(name: str) -> None:
+        async with admission.starts(LIMITS, gives_way=lambda: name.startswith("ahead") and name not in begun):
+            served.append(name)
+
+    asking = [asyncio.create_task(ask(name)) for name in ("ahead 1", "ahead 2", "one", "ahead 3", "two")]
+    await until(lambda: admission.waiting == 5)
+    begun.add("ahead 2")  # its episode waits for it now
+    machine.memory = 64 * GIB
+    await asyncio.gather(*asking)
+    assert served == ["ahead 2", "one", "two", "ahead 1", "ahead 3"]
+
+
+async def test_a_start_that_gives_way_neither_fills_the_queue_nor_all_processors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    machine = FakeMachine()
+    machine.memory = 0
+    admission = Admission(machine, queue=4)
+    release = asyncio.Event()
+    running: list[bool] = []
+
+    async def ask(last: bool) -> None:
+        async with admission.starts(LIMITS, gives_way=lambda: last):
+            running.append(last)
+            await release.wait()
+
+    asking = [asyncio.create_task(ask(True)) for _ in range(2)]
+    await until(lambda: admission.waiting == 2)
+    with pytest.raises(Overloaded, match="ORS_SANDBOX_QUEUE"):
+        await ask(True)
+    asking += [asyncio.create_task(ask(False)) for _ in range(2)]
+    await until(lambda: admission.waiting == 4)
+    machine.memory = 64 * GIB
+    await until(lambda: len(running) == 2)
+    await asyncio.sleep(0.15)
+    # Both processors start what an episode waits for; a third such start goes on, what gives way does not.
+    assert running == [False, False]
+    asking.append(asyncio.create_task(ask(False)))
+    await until(lambda: len(running) == 3)
+    assert running == [False, False, False]
+    release.set()
+    await asyncio.gather(*asking)
+
+
 async def test_capacity_for_one_admits_one() -> None:
     machine = FakeMachine()
     machine.memory = 0

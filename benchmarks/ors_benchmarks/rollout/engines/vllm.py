@@ -1,4 +1,4 @@
-"""vLLM in this process: ``AsyncLLM``, on CUDA or on the CPU, its engine core in a process of its own.
+"""vLLM: ``AsyncLLM`` in this process (``hosted``), on CUDA or on the CPU, its engine core in another.
 
 On the CPU the engine is bound to the cores it is given: its threads spin, and on cores that the server and this process
 need as well they drown what is to be measured. What each generation says of itself (when it was scheduled, when its
@@ -30,10 +30,10 @@ from typing import Any
 from ors_clients.samplers import VLLMSampler
 from ors_clients.samplers.generations import Sampler, SamplingParameters
 
+from ors_benchmarks.harness.processes import bind
 from ors_benchmarks.rollout.engines.base import EngineFailed, EngineTotals, ModelFiles
 from ors_benchmarks.rollout.gpu import visible_gpus
 from ors_benchmarks.rollout.recording import times
-from ors_benchmarks.rollout.servers import bind
 from ors_benchmarks.rollout.steering import REPLAYED, Turn
 
 __all__ = ["VLLMEngine", "sequences_for", "set_environment"]

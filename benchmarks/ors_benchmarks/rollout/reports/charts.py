@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ors_benchmarks.harness.reports.charts import line, new_figure, plain, save
 from ors_benchmarks.harness.reports.table import shown
 from ors_benchmarks.rollout.figures import PARTS, Cell
-from ors_benchmarks.rollout.report import RolloutReport
+from ors_benchmarks.rollout.reports.report import RolloutReport
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,6 +26,9 @@ PART_COLOURS = {
     "handover": "#a6cee3",
     "environment": "#009e73",
     "http": "#e69f00",
+    "http_server": "#e69f00",
+    "http_client": "#f0e442",
+    "http_waiting": "#d55e00",
     "client": "#cc79a7",
 }
 SPANS = {
