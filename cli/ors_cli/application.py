@@ -151,7 +151,10 @@ _COMMANDS = {
     "tasks": ("Check and prepare folders of terminal tasks, and write generated and converted ones.", _tasks),
     "image": ("Make, list and remove the images that sandboxes start from.", _image),
     "sandbox": ("Show what isolates sandboxes on this machine, and what they left behind.", _sandbox),
-    "rollouts": ("List, show and export rollouts: what clients uploaded, and what the server recorded.", _rollouts),
+    "rollouts": (
+        "List, show, export and bundle rollouts: what clients uploaded, and what the server recorded.",
+        _rollouts,
+    ),
     "check": (
         "Check that a server keeps the promises of the Open Reward Standard, and what breaks where it does not.",
         _check,
