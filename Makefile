@@ -63,7 +63,7 @@ test: venv ## Lint, build the documentation, check types and run every test but 
 
 # The processes that run the tests; each takes about as long as the others. The last has what the others have not.
 TESTS := tests-sandboxes tests-terminal tests-others
-SANDBOXES := $(addprefix tests/,benchmarks cli containers server/gateway server/rollouts)
+SANDBOXES := $(addprefix tests/,benchmarks cli containers server/rollouts)
 TERMINAL := $(addprefix tests/,environments server/protocol server/sandbox_service)
 
 # Each process adds what it left out, and why (tests/conftest.py); shown at the end, whatever the tests' status.
