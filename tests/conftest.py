@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from tests.support.combinations import leave_to_long_tests
+from tests.support.prepared_python import PreparedProgram
 
 # What is imported while tests are collected stays to the end: three seconds of searching it for garbage are saved.
 gc.disable()
@@ -48,6 +49,13 @@ def shared_certificates() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("httpx._transports.default.create_ssl_context", context)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def programs_of_ours_are_copies() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("subprocess.Popen", PreparedProgram)
         yield
 
 

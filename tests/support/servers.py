@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import httpx
 
 from tests.support.paths import ROOT
-from tests.support.prepared_python import PreparedProgram, can_be_prepared
+from tests.support.prepared_python import PreparedProgram
 
 __all__ = [
     "WORKERS",
@@ -98,8 +98,7 @@ def running(
     pattern = r"(unix:\S+)[;\s]" if is_path else r"(http://\S+:\d+)[;\s\"]"
     with output.open("wb") as out, log.open("wb") as errors:
         environment |= dict(variables or {})
-        start = PreparedProgram if can_be_prepared(command, environment) else subprocess.Popen[bytes]
-        process = start(
+        process = PreparedProgram(
             command,
             cwd=cwd,
             env=environment,
