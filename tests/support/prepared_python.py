@@ -219,7 +219,7 @@ def _keep_a_copy(descriptors: Sequence[int]) -> dict[str, Any] | None:
         subprocess.Popen = PreparedProgram
         return None
     ours.close()
-    with open(os.devnull, "r+b", buffering=0) as nothing:
+    with Path(os.devnull).open("r+b", buffering=0) as nothing:
         for descriptor in descriptors:
             os.dup2(nothing.fileno(), descriptor)
     if (request := _serve_copies(its)) is None:
