@@ -261,6 +261,8 @@ def _run(request: Mapping[str, Any]) -> None:
     module = _module(command)
     assert module is not None
     if is_module:
+        if not hasattr(sys.modules.get(module), "__path__"):
+            sys.modules.pop(module, None)  # as the main module it is another one, as always with ``-m``
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     else:
         importlib.import_module(module).main()
