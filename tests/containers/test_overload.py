@@ -65,6 +65,7 @@ def taken() -> tuple[float, float]:
     return sum(fields) / os.sysconf("SC_CLK_TCK") - idle, time.monotonic()
 
 
+@pytest.mark.long  # it keeps every processor busy for seconds
 async def test_others_extend_a_command(sandbox: Sandbox) -> None:
     """It gets a ninth of a processor, and needs a fifth of its time-out: then it is not timed out."""
     with others(8):
@@ -98,7 +99,7 @@ async def test_beyond_the_bound_it_is_the_machine(sandbox: Sandbox, short_bound:
     assert (await sandbox.run("echo on", timeout=60)).output.endswith(b"on\n")
 
 
-@pytest.mark.long  # it keeps every processor busy for seconds, and so does the first
+@pytest.mark.long
 async def test_one_that_sleeps_is_not_extended(sandbox: Sandbox) -> None:
     with others(8):
         result = await sandbox.run("sleep 60", timeout=2)
