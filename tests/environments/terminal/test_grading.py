@@ -345,7 +345,7 @@ async def test_a_file_that_leads_to_what_it_is_compared_with_earns_nothing(servi
     filled = "def filled():\n  ends = os.pipe()\n  os.write(ends[1], b'42\\n')\n  os.close(ends[1])\n  return ends[0]"
     tests = f"import os, subprocess\n{filled}\ndef test_a(tmp_path):\n  {written}\n  assert {compared} == 0"
     verdict = await grade(service, tests, f"ln -s /proc/self self; ln -s {link} out")
-    assert (verdict.how, "/proc" in verdict.detail) == ("failed", True), verdict
+    assert verdict.how == "failed", verdict  # if a program notices by itself, "/proc" is not in the detail
     assert (await grade(service, tests, "echo 42 > out")).how == "passed"
 
 
