@@ -26,6 +26,8 @@ pytestmark = pytest.mark.long
 
 #: Folder for pictures of every page, where they are wanted.
 PICTURES = os.environ.get("ORS_TEST_PICTURES", "")
+#: The file axe.min.js of axe-core, where it is wanted: ``npm install axe-core`` outside of the repository has it.
+AXE = os.environ.get("ORS_TEST_AXE", "")
 AUDIT = Path(__file__).with_name("page_audit.js").read_text("utf-8")
 #: Whether the newest output of an episode is on the screen.
 VISIBLE = "() => { const box = newest.getBoundingClientRect(); return box.top >= 0 && box.bottom <= innerHeight; }"
@@ -232,6 +234,35 @@ def test_every_page_fits_its_screen(browser: Browser, url: str, width: int, sche
             name = "".join(letter if letter.isalnum() else "-" for letter in path)[:60]
             page.screenshot(caret="initial", path=Path(PICTURES) / f"{name}-{width}-{scheme}.png")
     context.close()
+
+
+@pytest.mark.skipif(not AXE, reason="ORS_TEST_AXE does not name the file axe.min.js of axe-core")
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(browser: Browser, url: str, width: int, scheme: Any) -> None:
+    context = browser.new_context(
+        viewport={"width": width, "height": 844}, color_scheme=scheme, base_url=url, reduced_motion="reduce"
+    )
+    page = context.new_page()
+    for path in PAGES:
+        page.goto(path)
+        assert found_by_axe(page) == [], path
+    play(page, ECHO)
+    call(page, "hint")
+    page.get_by_text("It starts with").wait_for()
+    assert found_by_axe(page) == []
+    page.goto("/ui/sessions")
+    assert found_by_axe(page) == []
+    context.close()
+
+
+def found_by_axe(page: Page) -> list[str]:
+    """Return the rules that a page breaks, each with the elements that break it."""
+    page.evaluate(Path(AXE).read_text("utf-8"))
+    return page.evaluate(
+        "axe.run().then((found) => found.violations.map((each) => "
+        "`${each.id}: ${each.nodes.map((node) => node.target.join(' ')).join(', ')}`))"
+    )
 
 
 PAGES = (

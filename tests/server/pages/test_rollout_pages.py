@@ -304,7 +304,7 @@ async def test_rollouts_pass_from_the_threshold_of_their_run_on(visit: Visit) ->
         assert f"passed (reward ≥ {rule}) {share}" in text
         assert f"passes from reward {rule} on" in text
         assert f"pass@1 {share} [" in text
-        assert f"task-1 echo train 4 0.675 {share}" in text
+        assert f"task-1 4 0.675 {share}" in text
         assert f"run {case} 4 0.675 {share} {'0' if rule == '1' else f'≥ {rule} 0'}" in runs
         listed = tags(await browser.get(f"/ui/rollouts?run=run%20{case}"), "span")
         assert f"{listed.count({'class': 'tag good'}) / 4:.1%}".replace("%", " %") == share
