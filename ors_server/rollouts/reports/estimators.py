@@ -191,12 +191,14 @@ def _flips(values: Sequence[float]) -> list[complex]:
     The first flip is the one that changes nothing. Of two opposite flips one is there. Of up to 14 values it is all
     flips, else a group that has all flips of the 14 largest.
     """
-    drawn = random.Random(0)  # noqa: S311 - statistics
     rounds = min(len(values), _ALL_FLIPS) - 1
     sums = [0j] * 2**rounds
+    numbers = [1 << place >> 1 for place in range(rounds + 1)]
+    if len(values) > len(numbers):
+        drawn = random.Random(0)  # noqa: S311 - statistics
+        numbers += drawn.choices(range(1, len(sums)), k=len(values) - len(numbers))
     # Flip number f changes the sign of the values whose number has an odd count of bits with f in common.
-    for place, value in enumerate(sorted(values, key=lambda value: (-abs(value), value))):
-        number = 1 << place >> 1 if place <= rounds else drawn.randrange(1, len(sums))
+    for number, value in zip(numbers, sorted(values, key=lambda value: (-abs(value), value)), strict=True):
         sums[number] += complex(value, 1)
     for _ in range(rounds):  # the transform of Walsh and Hadamard
         even, odd = sums[::2], sums[1::2]
