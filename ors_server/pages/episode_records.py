@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from ors_server.rollouts.verdicts import Verdict, read_verdict
+
 __all__ = ["EpisodeCall", "read_frames"]
 
 
@@ -26,10 +28,13 @@ class EpisodeCall:
     finished: bool = False
     metadata: dict[str, Any] | None = None
     seconds: float | None = None
+    #: What the grader found, which is in no result; not for every visitor.
+    verdict: Verdict | None = None
     characters: int = 0
 
-    def take(self, result: dict[str, Any] | str, seconds: float) -> None:
-        """Take the result: what ``/call`` returns, or the text of an error."""
+    def take(self, result: dict[str, Any] | str, seconds: float, verdict: object = None) -> None:
+        """Take the result: what ``/call`` returns, or the text of an error; and the verdict that came with it."""
+        self.verdict = read_verdict(verdict)
         self.done, self.seconds = True, seconds
         if isinstance(result, str):
             self.error = result
@@ -40,6 +45,8 @@ class EpisodeCall:
         else:
             self.error = result["error"]
         self.characters = len(self.text) + sum(len(block.get("data", "")) for block in self.blocks)
+        if self.verdict is not None:
+            self.characters += len(json.dumps(self.verdict.as_json()))
 
     @property
     def text(self) -> str:

@@ -26,6 +26,9 @@ LONGEST = 200_000
 LONGEST_MESSAGE = 20_000
 #: Characters that begin something, each of which may be tried to the end of the text; and how many a message may have.
 _OPENING, _MOST_OPENING = "[*_>|!<", 2000
+#: Settings of a site above a README, and a column of a table without a name, which is not a header.
+_FRONT_MATTER = re.compile(r"---\n[\w-]+:.*?^---\n", re.DOTALL | re.MULTILINE)
+_UNNAMED = re.compile(r"<th( style=\"[a-z:-]*\")?></th>")
 _SAFE_LINK = re.compile(r"(?:https?://|mailto:|#)", re.IGNORECASE)
 
 
@@ -71,12 +74,14 @@ def has_markdown(text: str) -> bool:
 def render_message(text: str) -> Markup:
     """Return a message that has Markdown as HTML."""
     # The renderer escapes all text, and raw HTML is off.
-    return Markup(_messages.render(visible(text)))  # noqa: S704
+    return Markup(_UNNAMED.sub(r"<td\1></td>", _messages.render(visible(text))))  # noqa: S704
 
 
 def render_markdown(text: str) -> Markup:
-    """Return Markdown as HTML."""
+    """Return a README as HTML."""
+    if (front := _FRONT_MATTER.match(text)) is not None:
+        text = text[front.end() :]
     if len(text) > LONGEST:
         text = text[:LONGEST] + "\n\n…"
     # The renderer escapes all text, and raw HTML is off.
-    return Markup(_markdown.render(visible(text)))  # noqa: S704
+    return Markup(_UNNAMED.sub(r"<td\1></td>", _markdown.render(visible(text))))  # noqa: S704

@@ -11,19 +11,20 @@ import asyncio
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ors_server.errors import OrsError
 from ors_server.keys.key import Key
 from ors_server.pages.episode_records import EpisodeCall, read_frames
-from ors_server.protocol import CreateSession
+from ors_server.protocol import VERDICT, CreateSession
 from ors_server.sessions.calls.call import Call
 from ors_server.sessions.calls.call_ledger import ResultExpired
 from ors_server.sessions.registry import Sessions
 from ors_server.sessions.secrets import fill_secrets
 from ors_server.sessions.session import Session
+from ors_server.telemetry.redaction import forms_of, redact_value
 
 __all__ = ["Episode", "Playground"]
 
@@ -44,6 +45,8 @@ class Episode:
     environment: str
     split: str
     index: int
+    #: Its secrets, which a verdict does not show (``redaction.forms_of``).
+    secrets: Sequence[bytes]
     opened: float = field(default_factory=time.time)
     #: The opening as messages, once the session is set up.
     messages: list[dict[str, Any]] | None = None
@@ -104,7 +107,7 @@ class Playground:
         await self._create(sid, key, request, filled)
         if known is not None:
             return known
-        episode = Episode(sid, key, environment, split, index)
+        episode = Episode(sid, key, environment, split, index, forms_of(filled.values()))
         self._episodes[key.name, sid] = episode
         self._bound()
         episode.opening = self._start(self._read_opening(episode))
@@ -134,6 +137,7 @@ class Playground:
             call = session.start_call(name, arguments, None)
         except ResultExpired:  # only for a key that was used before, and there is none
             raise AssertionError from None
+        call.recorded_for_page = True
         record = EpisodeCall(call.task_id, name, arguments)
         if len(episode.calls) >= _CALLS:
             del episode.calls[0]
@@ -150,7 +154,7 @@ class Playground:
             while not call.done:
                 await call.wait(_LOOK)
             frames = call.frames  # in memory: a result that is being read is not moved to the disk
-            record.take(read_frames(frames or b""), time.monotonic() - call.started)
+            record.take(read_frames(frames or b""), time.monotonic() - call.started, _verdict(call, episode.secrets))
         finally:
             ledger.end_response(call, page, delivered=True)
         self._bound()
@@ -176,3 +180,9 @@ class Playground:
                 del oldest.calls[0]
             else:
                 return
+
+
+def _verdict(call: Call, secrets: Sequence[bytes]) -> object:
+    """Return the verdict that a call has given; None for none."""
+    result = None if call.recorded is None else read_frames(call.recorded)
+    return redact_value(result["output"]["metadata"][VERDICT], secrets) if isinstance(result, dict) else None

@@ -1,9 +1,9 @@
 """Rollouts as rows of a table, for training and analysis: JSON Lines or Parquet, one row for each rollout.
 
 Both formats have the same columns (``docs/rollouts.md`` lists them). What clients and environments put in freely
-(``task_spec``, ``metadata``, ``run_info``, ``rollout_info``, each message's ``metadata`` and ``verdict``) is JSON text
-in them: in a table a column has one type, and two environments' tasks have none in common. Invariant: a file is there
-whole or not at all, and at no time is more than one row group of rollouts in memory.
+(``task_spec``, ``metadata``, ``run_info``, ``rollout_info``, each message's ``metadata`` and ``verdict``, and that of
+``regrade``) is JSON text in them: in a table a column has one type, and two environments' tasks have none in common.
+Invariant: a file is there whole or not at all, and at no time is more than one row group of rollouts in memory.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ _ROW_GROUP = 16 * 2**20
 def row_of(rollout: dict[str, Any]) -> dict[str, Any]:
     """Return a rollout of ``queries`` as a row."""
     row = {**rollout, **{name: _text(rollout[name]) for name in _FREE}}
+    if (again := rollout["regrade"]) is not None:
+        row["regrade"] = {**again, "verdict": _text(again["verdict"])}
     texts = ("metadata", "verdict")
     row["messages"] = [{**each, **{name: _text(each[name]) for name in texts}} for each in rollout["messages"]]
     return row
@@ -103,7 +105,10 @@ def _schema(pyarrow: Any) -> Any:
         "dropped": whole,
         "counterpart": pyarrow.struct([("id", text), ("reward", real), ("differs", truth)]),
         "regrade": pyarrow.struct(
-            [("reward", real), ("previous_reward", real), ("verdict_mark", text), ("tests", text), ("graded_at", text)]
+            [
+                *(("reward", real), ("previous_reward", real), ("verdict_mark", text), ("tests", text)),
+                *(("graded_at", text), ("verdict", text)),
+            ]
         ),
         **dict.fromkeys(_FREE, text),
         "messages": pyarrow.list_(pyarrow.struct(list(message.items()))),

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 #: The version of these tables: the revision of the newest migration, and ``user_version`` of a SQLite file.
-VERSION = 7
+VERSION = 8
 
 METADATA = MetaData()
 
@@ -207,6 +207,8 @@ regrades = Table(
     Column("previous_reward", _REAL),
     Column("verdict_mark", _TEXT),
     Column("graded_at", _NUMBER, nullable=False),
+    #: What the grader found, as JSON (``verdicts``); none of those that were graded before it was kept.
+    Column("verdict", _TEXT),
     PrimaryKeyConstraint("session", "state", "tests"),
 )
 

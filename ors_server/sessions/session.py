@@ -522,7 +522,8 @@ class Session:
             call.outcome = "cancelled" if self.state is State.ENDING else "timeout"
         elif self.recording is not None:
             self.recording.result(now, call, call.recorded or frames)
-        call.recorded = None
+        if not call.recorded_for_page:
+            call.recorded = None
         self.ledger.end_run(call, frames)
         counts = self._bound().counts
         if counts is not None:

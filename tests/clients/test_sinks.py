@@ -9,15 +9,16 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fastapi import FastAPI, Request, Response
 from ors_clients.client.local_sessions import local
+from ors_clients.errors import ServerUnavailable
 from ors_clients.rollouts.chat_renderer import ChatRenderer
 from ors_clients.rollouts.loop import rollout
 from ors_clients.rollouts.sinks import JsonlSink, RolloutsSink
-from ors_clients.rollouts.trajectory import Segment, Trajectory
+from ors_clients.rollouts.trajectory import Segment, StopReason, Trajectory
 from ors_clients.rollouts.upload_events import RolloutLabels, rollout_events
 from ors_clients.samplers import ScriptedSampler
 from ors_clients.tool_calls import find_format
@@ -74,6 +75,21 @@ async def test_an_upload_names_the_session_that_was_played() -> None:
     own = dataclasses.replace(LABELS, metadata={"session": "the trainer's"})
     assert rollout_events(first, own)[0]["metadata"]["session"] == "the trainer's"
     assert "session" not in rollout_events(small(1), LABELS)[0]["metadata"]
+
+
+def test_an_upload_says_how_the_rollout_ended() -> None:
+    ended = {"finished": small(1), "max_turns": small(2), "infrastructure": small(3)}
+    for reason, trajectory in ended.items():
+        trajectory.stop_reason = cast("StopReason", reason)
+    ended["infrastructure"].failure = ServerUnavailable("no server")
+    said = [rollout_events(each, LABELS)[0]["rollout_info"] for each in ended.values()]
+    assert [(info["outcome"], info.get("outcome_reason")) for info in said] == [
+        ("finished", None),
+        ("deleted", "max_turns"),
+        ("lost", "no server"),
+    ]
+    own = dataclasses.replace(LABELS, rollout_info={"outcome": "lost"})
+    assert rollout_events(small(1), own)[0]["rollout_info"]["outcome"] == "lost"
 
 
 async def test_events_carry_the_tokens_of_each_turn_and_of_its_answer() -> None:

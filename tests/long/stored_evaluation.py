@@ -19,9 +19,19 @@ KINDS = ("csv_join", "links", "services", "archives")
 
 
 def evaluation(
-    name: str, *, tasks: int = 200, samples: int = 4, model: str = "Qwen/Qwen3-8B", skill: float = 0.5, seed: int = 1
+    name: str,
+    *,
+    tasks: int = 200,
+    samples: int = 4,
+    model: str = "Qwen/Qwen3-8B",
+    skill: float = 0.5,
+    seed: int = 1,
+    partly: bool = False,
 ) -> RunRecord:
-    """Return a run whose model solves some tasks always, some never, and most of them sometimes."""
+    """Return a run whose model solves some tasks always, some never, and most of them sometimes.
+
+    ``partly`` gives what is not solved a part of the reward, so that no two tasks have the same mean.
+    """
     chance = random.Random(seed)
     settings = EvaluationSettings(
         target="terminal", model=model, base_url="http://127.0.0.1:8000/v1", environment="terminalenvironment",
@@ -32,15 +42,20 @@ def evaluation(
         for index in range(tasks)
     ]
     record = RunRecord(name, settings, described, "2026-11-28T10:00:00+00:00", id=f"{name}-3f2a91c4d5e6")
+
+    def earned() -> float:
+        solved = chance.random() < rate
+        return 1.0 if solved else chance.random() if partly else 0.0
+
     for task in range(tasks):
         hard = random.Random(task).random()  # the same for every model
         rate = min(1.0, max(0.0, (skill - hard) * 2 + 0.5))
         for sample in range(samples):
             if chance.random() < 0.02:
                 record.attempts.append(_attempt(task, sample, 0, None, chance))
-                record.attempts.append(_attempt(task, sample, 1, float(chance.random() < rate), chance))
+                record.attempts.append(_attempt(task, sample, 1, earned(), chance))
             else:
-                record.attempts.append(_attempt(task, sample, 0, float(chance.random() < rate), chance))
+                record.attempts.append(_attempt(task, sample, 0, earned(), chance))
     return record
 
 

@@ -26,6 +26,8 @@ pytestmark = pytest.mark.long
 
 #: Folder for pictures of every page, where they are wanted.
 PICTURES = os.environ.get("ORS_TEST_PICTURES", "")
+#: The file axe.min.js of axe-core, where it is wanted: ``npm install axe-core`` outside of the repository has it.
+AXE = os.environ.get("ORS_TEST_AXE", "")
 AUDIT = Path(__file__).with_name("page_audit.js").read_text("utf-8")
 #: Whether the newest output of an episode is on the screen.
 VISIBLE = "() => { const box = newest.getBoundingClientRect(); return box.top >= 0 && box.bottom <= innerHeight; }"
@@ -234,6 +236,35 @@ def test_every_page_fits_its_screen(browser: Browser, url: str, width: int, sche
     context.close()
 
 
+@pytest.mark.skipif(not AXE, reason="ORS_TEST_AXE does not name the file axe.min.js of axe-core")
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(browser: Browser, url: str, width: int, scheme: Any) -> None:
+    context = browser.new_context(
+        viewport={"width": width, "height": 844}, color_scheme=scheme, base_url=url, reduced_motion="reduce"
+    )
+    page = context.new_page()
+    for path in PAGES:
+        page.goto(path)
+        assert found_by_axe(page) == [], path
+    play(page, ECHO)
+    call(page, "hint")
+    page.get_by_text("It starts with").wait_for()
+    assert found_by_axe(page) == []
+    page.goto("/ui/sessions")
+    assert found_by_axe(page) == []
+    context.close()
+
+
+def found_by_axe(page: Page) -> list[str]:
+    """Return the rules that a page breaks, each with the elements that break it."""
+    page.evaluate(Path(AXE).read_text("utf-8"))
+    return page.evaluate(
+        "axe.run().then((found) => found.violations.map((each) => "
+        "`${each.id}: ${each.nodes.map((node) => node.target.join(' ')).join(', ')}`))"
+    )
+
+
 PAGES = (
     "/ui",
     f"/ui/environments/{ECHO}",
@@ -258,10 +289,33 @@ PAGES = (
 )
 
 
+#: A rollout whose messages are higher and wider than a screen.
+LONG: list[dict[str, Any]] = [
+    {
+        "eventType": "rollout", "eventId": "a-long-rollout", "timestamp": 1_760_000_000_000,
+        "runName": "grpo-terminal-7b", "task_spec": {"id": "long"},
+    },
+    *(
+        {
+            "eventType": "message", "eventId": f"long-{index}", "timestamp": 1_760_000_000_000 + index,
+            "rolloutEventId": "a-long-rollout", "index": index, "type": kind, "content": content, "isFinished": False,
+        }
+        for index, (kind, content) in enumerate(
+            (
+                ("user_message", "A paragraph.\n\n" * 100),
+                ("assistant_message", f"```\n{'words ' * 200}\n```\n\n| a | b |\n|---|---|\n| {'wide ' * 80} | x |"),
+                ("tool_result", "line\n" * 500),
+            )
+        )
+    ),
+]  # fmt: skip
+
+
 def test_a_bundle_is_read_from_its_folder_without_scripts(browser: Browser, tmp_path: Path) -> None:
     data, output = tmp_path / "data", tmp_path / "bundle"
     with served(tmp_path, "echo") as address:
-        httpx.post(f"{address}/v1/rollouts", json={"events": list(events_of_a_run())}, timeout=60).raise_for_status()
+        events = [*events_of_a_run(), *LONG]
+        httpx.post(f"{address}/v1/rollouts", json={"events": events}, timeout=60).raise_for_status()
     command = [executable(), "rollouts", "bundle", "grpo-terminal-7b", "-o", str(output), "--data-dir", str(data)]
     subprocess.run(command, check=True, timeout=600)
     problems: list[str] = []
@@ -284,5 +338,12 @@ def test_a_bundle_is_read_from_its_folder_without_scripts(browser: Browser, tmp_
     assert page.locator(".group > section").count() > 1
     assert page.evaluate(AUDIT) == []
     picture(page, "bundle-group")
+    for scripts in (False, True):  # no part of it scrolls: nothing would give it the focus
+        reader = browser.new_context(java_script_enabled=scripts, viewport={"width": 390, "height": 844})
+        long = reader.new_page()
+        long.goto(f"file://{output}/rollouts/a-long-rollout.html")
+        assert long.evaluate(AUDIT) == []
+        assert long.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+        reader.close()
     context.close()
     assert problems == []

@@ -23,6 +23,7 @@ from ors_cli.managing.terminal_work import run_work, terminal_module
 from ors_server.errors import DefinitionError
 from ors_server.rollouts.errors import StoreUnavailable
 from ors_server.rollouts.location import Location
+from ors_server.telemetry.redaction import forms_of, redact_value
 
 __all__ = ["regrade"]
 
@@ -74,7 +75,7 @@ def regrade(
         )
     location = location_of_rollouts(data_dir)
     results: list[Any] = []
-    store = _Verdicts(location)
+    store = _Verdicts(location, forms_of(variables.values()))
     progress = Console(stderr=True, highlight=False)
 
     async def run() -> None:
@@ -105,18 +106,22 @@ def regrade(
 class _Verdicts:
     """The new verdicts in the database of rollouts: how many are stored, and the first problem."""
 
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: Location, secrets: Sequence[bytes]) -> None:
         self.location = location
+        #: Forms of what verifiers got from the operator, which one of them may have printed.
+        self._secrets = secrets
         self.stored = 0
         self.problem = ""
 
     def add(self, result: Any) -> None:
         """Store the verdict of a result that has one and belongs to a session."""
         from ors_server.rollouts.storing.regrade_rows import NewVerdict, add_verdict
+        from ors_server.rollouts.verdicts import read_verdict
 
         state, verdict = result.state, result.verdict
         if verdict is None or not state.session or self.problem:
             return
+        found = read_verdict(redact_value(verdict.data, self._secrets))
         new = NewVerdict(
             session=state.session,
             state=state.name,
@@ -125,6 +130,7 @@ class _Verdicts:
             previous_reward=state.reward,
             verdict_mark=verdict.mark or None,
             graded_at=time.time_ns() // 1_000_000,
+            verdict=None if found is None else json.dumps(found.as_json()),
         )
         try:
             self.stored += add_verdict(self.location, new)

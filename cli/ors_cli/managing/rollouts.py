@@ -56,6 +56,8 @@ _Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 
 #: The longest name of a run that is not broken in a table: it fits into 80 columns with the rest.
 _WHOLE = 24
+#: Pages that could not be made, of those that are named.
+_MOST_FAILED = 20
 #: Characters that would steer a terminal, as pictures of them.
 _PICTURES = {
     **{code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"},
@@ -193,6 +195,8 @@ def bundle(
     They have the run, its tasks, groups and rollouts, no script, and no request to any host. Keys of ors-servers,
     ORS_SERVER_KEY, ORS_API_KEY and the values of ORS_SECRETS_FILE become \\[redacted]; what else clients uploaded is in
     them. DIR appears when it is complete.
+
+    Exits with 1 when a page could not be made: the others are there, and the page is named.
     """
     from ors_server.pages.bundle.writing import write_bundle
 
@@ -216,6 +220,11 @@ def bundle(
             )
     text = f"Wrote {written.written:,} rollouts in {written.files:,} pages: open {folder / 'index.html'}."
     console.print(Text(_plain(text)), soft_wrap=True)
+    for failed in written.failed[:_MOST_FAILED]:
+        console.print(Text(_plain(f"Not made: {failed}"), style="red"), soft_wrap=True)
+    if written.failed:
+        console.print(Text(f"Pages that could not be made: {len(written.failed):,}.", style="red"))
+        raise typer.Exit(1)
 
 
 def _folder_name(run: str) -> str:

@@ -67,6 +67,7 @@ def rollout_events(trajectory: Trajectory, labels: RolloutLabels, *, tokens: boo
         "rollout_info": {
             "duration_ms": round(trajectory.seconds * 1000),
             "harness": "ors-clients",
+            **_ended(trajectory),
             **(labels.rollout_info or {}),
         },
         "metadata": {**summary(trajectory), "reward": labels.reward, **labels.metadata},
@@ -99,6 +100,15 @@ def report_event(run_name: str, kind: str, report: Mapping[str, Any]) -> dict[st
         "version": VERSION,
         "report": report,
     }
+
+
+def _ended(trajectory: Trajectory) -> dict[str, str]:
+    """Return how a trajectory ended, in the words of rollout stores."""
+    if trajectory.failure is not None:
+        return {"outcome": "lost", "outcome_reason": trajectory.failure.text}
+    if trajectory.terminal:
+        return {"outcome": "finished"}
+    return {"outcome": "deleted", "outcome_reason": trajectory.stop_reason}
 
 
 def summary(trajectory: Trajectory) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 The pages are those of a server, made by the same views, and followed from link to link, so that every link of a bundle
 leads to a file of it. Invariants: a bundle has no script, and its pages ask no host; the folder appears when it is
-complete; one page is in memory at a time, and of the others their names.
+complete; one page is in memory at a time, and of the others their names. A page that cannot be made is named, and the
+others are there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ors_server.errors import OrsError
 from ors_server.pages.bundle.links import INDEX, STATIC, Address, Links, Places
 from ors_server.pages.context import RolloutContext
 from ors_server.pages.rendering import Renderer
@@ -43,6 +45,8 @@ __all__ = ["Bundle", "write_bundle"]
 
 #: The file by which a bundle is known as one.
 _MARK = "bundle.json"
+#: Characters of a reason, and of what names its page.
+_LONGEST_REASON = 300
 _STATIC = Path(__file__).parents[1] / "static"
 
 
@@ -70,7 +74,8 @@ def write_bundle(
         try:
             beside.mkdir(parents=True)
             asyncio.run(bundle.write(found.num_rollouts, progress))
-            kept = {"ors_server": VERSION, "run": found.name, "rollouts": bundle.written, "files": bundle.files}
+            kept: dict[str, Any] = {"ors_server": VERSION, "run": found.name}
+            kept |= {"rollouts": bundle.written, "files": bundle.files, "failed": bundle.failed}
             (beside / _MARK).write_text(redact_text(json.dumps(kept), bundle.forms) + "\n")
             _check_free(target, overwrite=overwrite)  # it may have been made meanwhile
             _put(beside, target)
@@ -101,6 +106,8 @@ class Bundle:
         routes = [route for views in (RunViews, RolloutViews) for route in views(context, self._rendering).routes]
         self._handlers = {path.removeprefix("/ui"): handler for _, path, handler in routes}
         self.written = self.files = 0
+        #: Pages that could not be made, each with the reason.
+        self.failed: list[str] = []
 
     async def write(self, total: int, progress: Callable[[int, int], None]) -> None:
         """Write the run's page, its list of rollouts, and every page that a link leads to."""
@@ -120,12 +127,13 @@ class Bundle:
             found(address, self._links.file_of(address) or INDEX)
         while lists or others:
             address, file = (others or lists).popleft()
+            known_failures = len(self.failed)
             body = await self._body(address, file, found)
             target = self._folder / file
             target.parent.mkdir(exist_ok=True)
             target.write_bytes(body)
             self.files += 1
-            if address[0] == "/rollout" and len(address[1]) == 1:
+            if address[0] == "/rollout" and len(address[1]) == 1 and len(self.failed) == known_failures:
                 self.written += 1
                 progress(self.written, max(total, self.written))
 
@@ -137,8 +145,15 @@ class Bundle:
             response = await self._handlers[path](Request(scope))
         except HTTPException as error:  # such as an id with NUL, which no address has
             title, _, remedy = error.detail.partition(". ")
-            shown = {"status": error.status_code, "title": title, "remedy": remedy}
-            response = await self._rendering.render(Request(scope), "error.html", shown)
+            response = await self._rendering.failure(Request(scope), error.status_code, title, remedy)
+        except (OrsError, OSError):  # the store or the disk: no page would fare better
+            raise
+        except Exception as error:  # noqa: BLE001 - a fault of one page: a colleague gets the others, and its name
+            reason = redact_text(f"{type(error).__name__}: {error}", self.forms)[:_LONGEST_REASON]
+            of = ", ".join(value for _, value in parameters)[:_LONGEST_REASON]
+            self.failed.append(f"{file} ({of}): {reason}")
+            remedy = "The command that wrote this bundle said why."
+            response = await self._rendering.failure(Request(scope), 500, "This page could not be made", remedy)
         text = bytes(response.body).decode("utf-8", "replace")
         if not file.endswith(".html"):
             return redact_text(text, self.forms).encode()
@@ -166,6 +181,10 @@ class _Rendering:
     async def render(self, request: Request, template: str, context: dict[str, Any], status: int = 200) -> Response:
         """Render a page."""
         return await self._renderer.page(template, {**self._common, **context}, status)
+
+    async def failure(self, request: Request, status: int, title: str, remedy: str) -> Response:
+        """Render a page that says why there is no other."""
+        return await self.render(request, "error.html", {"status": status, "title": title, "remedy": remedy})
 
 
 def _check_free(folder: Path, *, overwrite: bool) -> None:

@@ -12,9 +12,11 @@ from starlette.responses import PlainTextResponse, Response
 from ors_server.errors import OrsError
 from ors_server.keys.credentials import credential_of
 from ors_server.pages.context import ServerContext, ViewRoute, visitor_of
+from ors_server.pages.episode_records import EpisodeCall
 from ors_server.pages.forms import Field, fields_of, read_input
 from ors_server.pages.playground import Episode, Playground
 from ors_server.pages.responses import Responses
+from ors_server.pages.views.stored import hides_verdicts
 from ors_server.sessions.session import State
 
 __all__ = ["PlaygroundViews"]
@@ -66,11 +68,13 @@ class PlaygroundViews:
     async def episode(self, request: Request) -> Response:
         """Show an episode: its prompt, what was called, and the forms of its tools."""
         episode = self._find(request)
-        return await self._responses.render(request, "episode.html", self._context_of(episode))
+        return await self._responses.render(request, "episode.html", self._context_of(request, episode))
 
     async def now(self, request: Request) -> Response:
         """Show the part of an episode that changes while something runs."""
-        return await self._responses.render(request, "episode_body.html", self._context_of(self._find(request)))
+        return await self._responses.render(
+            request, "episode_body.html", self._context_of(request, self._find(request))
+        )
 
     async def call(self, request: Request) -> Response:
         """Call a tool."""
@@ -93,7 +97,7 @@ class PlaygroundViews:
         if request.headers.get("hx-request") != "true" and given is not None and not problem:
             place = f"/environments/{episode.environment}/sessions/{episode.sid}"
             return self._responses.redirect(request, f"{place}#newest")
-        context = {**self._context_of(episode, name, fields), "problem": problem}
+        context = {**self._context_of(request, episode, name, fields), "problem": problem}
         template = "episode_body.html" if request.headers.get("hx-request") == "true" else "episode.html"
         return await self._responses.render(request, template, context)
 
@@ -126,7 +130,9 @@ class PlaygroundViews:
             raise HTTPException(404, _NO_EPISODE)
         return episode
 
-    def _context_of(self, episode: Episode, tool: str = "", fields: list[Field] | None = None) -> dict[str, Any]:
+    def _context_of(
+        self, request: Request, episode: Episode, tool: str = "", fields: list[Field] | None = None
+    ) -> dict[str, Any]:
         try:
             session = self._context.sessions.peek(episode.sid, episode.key.name)
             state, reason = session.state, session.end_reason
@@ -139,9 +145,11 @@ class PlaygroundViews:
             }
             for each in episode.tools or ()
         ]
+        hidden = hides_verdicts(request, self._context.settings)
         return {
             # Copies: the episode goes on while a thread renders it.
-            "episode": replace(episode, calls=[replace(call) for call in episode.calls]),
+            "episode": replace(episode, calls=[_shown(call, hidden=hidden) for call in episode.calls]),
+            "hidden": hidden,
             "state": "ended" if state is State.ENDING else state.value,
             "alive": state is not State.ENDING,
             "reason": reason,
@@ -150,3 +158,8 @@ class PlaygroundViews:
             "problem": "",
             "ttl": self._context.settings.session_ttl,
         }
+
+
+def _shown(call: EpisodeCall, *, hidden: bool) -> EpisodeCall:
+    """Return a copy of a call for a visitor."""
+    return replace(call, verdict=call.verdict.without_texts() if hidden and call.verdict is not None else call.verdict)

@@ -44,6 +44,8 @@ class RewardReason:
     verdicts: Sequence[Verdict]
     #: Whether the verdicts are from the server's record of the session that was uploaded.
     recorded: bool
+    #: That of the grading again, where the episode was.
+    regraded: Verdict | None
     #: Whether names and outputs of tests are kept from this reader.
     hidden: bool
 
@@ -59,6 +61,7 @@ def reward_reason(
     if not verdicts and other is not None and found.summary.source == "upload":
         verdicts = _verdicts(messages_of(connection, other.id, "session"))
         recorded = bool(verdicts)
+    again = None if found.content["regrade"] is None else read_verdict(found.content["regrade"]["verdict"])
     steps = list(_steps(found.messages))
     return RewardReason(
         RunRules(connection, owner).of(found.summary.run_id),
@@ -66,6 +69,7 @@ def reward_reason(
         len(steps),
         [verdict.without_texts() for verdict in verdicts] if hidden else verdicts,
         recorded,
+        again.without_texts() if hidden and again is not None else again,
         hidden,
     )
 

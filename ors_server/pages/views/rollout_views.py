@@ -18,7 +18,7 @@ from ors_server.pages.context import RolloutContext, ServerContext, ViewRoute
 from ors_server.pages.responses import Rendering
 from ors_server.pages.rollout_messages import MOST_MARKDOWN, shown_messages
 from ors_server.pages.views.reward_reasons import reward_reason
-from ors_server.pages.views.stored import ROWS, chosen, next_page, owner_of, read_store, value_of
+from ors_server.pages.views.stored import ROWS, chosen, hides_verdicts, next_page, owner_of, read_store, value_of
 from ors_server.rollouts.errors import RolloutError
 from ors_server.rollouts.reports.task_scores import LARGEST_REWARD
 
@@ -89,9 +89,7 @@ class RolloutViews:
 
         def read(connection: Connection) -> dict[str, Any]:
             found = read_rollout(connection, rollout, owner=owner)
-            # Tests are the operator's: other visitors see them only where the operator says so.
-            settings = self._context.settings
-            hidden = (owner is not None or settings.insecure) and not settings.show_verdicts
+            hidden = hides_verdicts(request, self._context.settings)
             why = reward_reason(connection, found, owner=owner, hidden=hidden)
             return {**self._shown(found), "group": group_of(connection, found.summary), "why": why}
 

@@ -12,11 +12,12 @@ from starlette.requests import Request
 
 from ors_server.pages.context import visitor_of
 from ors_server.rollouts.store import RolloutStore
+from ors_server.settings import Settings
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-__all__ = ["ROWS", "checked", "chosen", "next_page", "owner_of", "read_store", "value_of"]
+__all__ = ["ROWS", "checked", "chosen", "hides_verdicts", "next_page", "owner_of", "read_store", "value_of"]
 
 Result = TypeVar("Result")
 Choice = TypeVar("Choice", bound=str)
@@ -60,6 +61,11 @@ def chosen(request: Request, name: str, choices: Sequence[Choice]) -> Choice | N
 def owner_of(request: Request) -> str | None:
     """Return the key whose rollouts the visitor sees; None for all, on a server without keys."""
     return visitor_of(request).name or None
+
+
+def hides_verdicts(request: Request, settings: Settings) -> bool:
+    """Return whether the visitor sees numbers of tests only: their names and output are the operator's."""
+    return (owner_of(request) is not None or settings.insecure) and not settings.show_verdicts
 
 
 def next_page(request: Request, page: Any) -> str | None:

@@ -16,7 +16,7 @@ from ors_server.rollouts.errors import RolloutError
 from ors_server.rollouts.queries.counterparts import counterparts
 from ors_server.rollouts.queries.listed import RolloutFilter, RolloutSummary, find_summary
 from ors_server.rollouts.queries.paging import iso_time
-from ors_server.rollouts.queries.regrades import regrades_of
+from ors_server.rollouts.queries.regrades import Regrade, regraded_verdict, regrades_of
 from ors_server.rollouts.queries.runs import owned
 from ors_server.rollouts.recording.batches import messages_of_batches
 from ors_server.rollouts.tables import batches, messages, rollouts, runs, updates
@@ -119,7 +119,7 @@ def _rollout(connection: Connection, row: RowMapping, rules: RunRules) -> dict[s
         "owner": row["owner"],
         "dropped": row["dropped"],
         "counterpart": None if other is None else other.as_json(),
-        "regrade": None if again is None else again.as_json(),
+        "regrade": None if again is None else {**again.as_json(), "verdict": _graded_again(connection, again)},
         "task_spec": _object(row["task_spec"]),
         "metadata": _object(row["metadata"]),
         "run_info": _object(row["run_info"]),
@@ -131,6 +131,11 @@ def _rollout(connection: Connection, row: RowMapping, rules: RunRules) -> dict[s
 def _rollout_info(connection: Connection, rollout: str) -> dict[str, Any] | None:
     query = select(updates.c.sent_at, updates.c.rollout_info).where(updates.c.rollout_id == rollout)
     return merged((at, info) for at, info in connection.execute(query)) or None
+
+
+def _graded_again(connection: Connection, again: Regrade) -> dict[str, Any] | None:
+    verdict = regraded_verdict(connection, again)
+    return None if verdict is None else verdict.as_json()
 
 
 # --- messages ------------------------------------------------------------------------------------

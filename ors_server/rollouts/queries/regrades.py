@@ -6,6 +6,7 @@ another key's session does not show the verdict of that session.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +17,9 @@ from sqlalchemy import Connection, RowMapping, select
 
 from ors_server.rollouts.queries.paging import iso_time, moment
 from ors_server.rollouts.tables import regrades, rollouts
+from ors_server.rollouts.verdicts import Verdict, read_verdict
 
-__all__ = ["Regrade", "regrades_of"]
+__all__ = ["Regrade", "regraded_verdict", "regrades_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class Regrade:
     #: A digest of the tests.
     tests: str
     graded_at: datetime
+    #: The row in the table.
+    key: tuple[str, str]
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -43,15 +47,35 @@ class Regrade:
         }
 
 
+#: What lists need: what the grader found is long.
+_COLUMNS = [column for column in regrades.c if column is not regrades.c.verdict]
+
+
+def regraded_verdict(connection: Connection, regrade: Regrade) -> Verdict | None:
+    """Read what the grader found; None where it is not kept."""
+    session, state = regrade.key
+    found = connection.scalar(
+        select(regrades.c.verdict).where(
+            regrades.c.session == session, regrades.c.state == state, regrades.c.tests == regrade.tests
+        )
+    )
+    return None if found is None else read_verdict(json.loads(found))
+
+
 def regrades_of(connection: Connection, rows: Sequence[RowMapping]) -> dict[str, Regrade]:
     """Return the newest verdicts of those rows of ``rollouts`` that were graded again, by the ids of the rows."""
     named = {row["session"] for row in rows if row["session"] is not None}
     if not named:
         return {}
-    query = select(regrades).where(regrades.c.session.in_(named)).order_by(regrades.c.graded_at, regrades.c.state)
+    query = select(*_COLUMNS).where(regrades.c.session.in_(named)).order_by(regrades.c.graded_at, regrades.c.state)
     newest = {
         row["session"]: Regrade(
-            row["reward"], row["previous_reward"], row["verdict_mark"], row["tests"], moment(row["graded_at"])
+            row["reward"],
+            row["previous_reward"],
+            row["verdict_mark"],
+            row["tests"],
+            moment(row["graded_at"]),
+            (row["session"], row["state"]),
         )
         for row in connection.execute(query).mappings()
     }

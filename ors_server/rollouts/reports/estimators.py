@@ -8,19 +8,19 @@ cluster. Sources:
   others for clusters by Dean and Pagano 2015). With one sample a task it is Wilson's interval itself.
 * Intervals of means: Student's t over the means of tasks (Miller 2024, "Adding Error Bars to Evals").
 * Differences: the sign-flip permutation test over tasks, which is McNemar's exact test where each task has one sample.
-  Its interval inverts the same test: the ends are order statistics of the means of subsets (Hartigan 1969, "Using
-  Subsample Values as Typical Values").
+  Of many differences a group of flips is taken, whose sums one transform gives (Koning and Hemerik 2024, "More
+  Efficient Exact Group-Invariance Testing: Using a Representative Subgroup"). Its interval inverts the same test: the
+  ends are order statistics of the means of subsets (Hartigan 1969, "Using Subsample Values as Typical Values").
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
-from operator import mul
+from operator import add, sub
 from typing import NamedTuple
 
 __all__ = [
@@ -45,11 +45,10 @@ SIGNIFICANT = 0.05
 FEWEST_DIFFERENCES = 6
 #: Degrees of freedom from which on Student's t is taken from its expansion about the normal distribution.
 _MANY = 200
-#: Differences of which all sign flips are enumerated, at most; of more, so many flips are drawn.
-_ENUMERATED, _DRAWN = 14, 9_999
+#: Differences of which all sign flips are taken, at most; of more, a group of as many flips.
+_ALL_FLIPS = 14
 #: Sums that differ by less are the same: they are of the same terms in another order.
 _SAME = 1e-9
-_BITS = bytes.maketrans(b"01", b"\x00\x01")
 
 
 class Interval(NamedTuple):
@@ -133,33 +132,28 @@ def _t_within(t: float, freedom: int) -> float:
     return (angle + total) * 2 / math.pi if odd else total
 
 
-def permutation_p(differences: Sequence[float], *, seed: int = 0) -> float:
+def permutation_p(differences: Sequence[float]) -> float:
     """Return the two-sided probability of a mean difference as large as this one, were each sign a coin's toss.
 
-    Exact for equal sizes (McNemar) and for few differences; of many, 9,999 flips are drawn from ``seed``. Their order
+    Exact for equal sizes (McNemar) and for up to 14 differences; of more, a group of 16,384 flips is taken. Their order
     makes no difference.
     """
-    sizes = sorted(abs(difference) for difference in differences if difference)
+    sizes = [abs(difference) for difference in differences if difference]
     if not sizes:
         return 1.0
-    observed = abs(math.fsum(differences)) - _SAME
+    if math.fsum(differences) < 0:
+        return permutation_p([-difference for difference in differences])
     if max(sizes) - min(sizes) < _SAME:
         count = len(sizes)
         positive = sum(difference > 0 for difference in differences)
         tail = sum(math.comb(count, hits) for hits in range(max(positive, count - positive), count + 1))
         return min(1.0, 2 * tail / 2**count)
-    if len(sizes) <= _ENUMERATED:
-        flips = itertools.product((1, -1), repeat=len(sizes))
-        return sum(abs(sum(map(mul, signs, sizes))) >= observed for signs in flips) / 2 ** len(sizes)
-    drawn = random.Random(seed)  # noqa: S311 - statistics
-    total, hits, chosen = math.fsum(sizes), 0, _sum_of(sizes)
-    for _ in range(_DRAWN):
-        bits = drawn.getrandbits(len(sizes))
-        hits += abs(total - 2 * chosen(bits)) >= observed
-    return (hits + 1) / (_DRAWN + 1)
+    flips = _flips(differences)
+    observed = flips[0].real - _SAME * max(1.0, *sizes)
+    return sum(abs(flip.real) >= observed for flip in flips) / len(flips)
 
 
-def difference_interval(differences: Sequence[float], p: float, *, seed: int = 0) -> Interval | None:
+def difference_interval(differences: Sequence[float], p: float) -> Interval | None:
     """Return the interval of a mean difference, which holds 0 just where ``p`` of ``permutation_p`` is not significant.
 
     None of fewer than six differences, of which the test excludes nothing, and where all are the same. Student's
@@ -170,9 +164,9 @@ def difference_interval(differences: Sequence[float], p: float, *, seed: int = 0
     if student is None or len(differences) < FEWEST_DIFFERENCES or max(differences) - min(differences) < _SAME:
         return None
     if math.fsum(differences) < 0:
-        mirrored = difference_interval([-difference for difference in differences], p, seed=seed)
+        mirrored = difference_interval([-difference for difference in differences], p)
         return None if mirrored is None else Interval(0.0 - mirrored.high, 0.0 - mirrored.low)
-    means, total = _means_of_subsets(differences, seed)
+    means, total = _means_of_subsets(differences)
     # The test at a value counts the subsets whose mean is at most that value, the empty one among them, on either side.
     rank = math.ceil(SIGNIFICANT / 2 * total - _SAME) - 1
     low, high = means[rank - 1], max(means[-rank], student.high)
@@ -183,29 +177,30 @@ def difference_interval(differences: Sequence[float], p: float, *, seed: int = 0
     return Interval(min(lows) if lows else next((mean for mean in means if mean > _SAME), high), high)
 
 
-def _sum_of(values: Sequence[float]) -> Callable[[int], float]:
-    """Return the function that sums the values whose bits are set; the first value has the highest bit."""
-    masks: dict[float, int] = {}
-    for place, value in enumerate(reversed(values)):
-        masks[value] = masks.get(value, 0) | 1 << place
-    groups = list(masks.items())
-    if len(groups) * 8 < len(values):  # rates of few samples: equal values are counted, not added
-        return lambda bits: sum([value * (bits & mask).bit_count() for value, mask in groups])
-    # Bytes of 0 and 1, not texts that are read as numbers: that would be most of the work.
-    return lambda bits: sum(itertools.compress(values, f"{bits:0{len(values)}b}".encode().translate(_BITS)))
+def _means_of_subsets(values: Sequence[float]) -> tuple[list[float], int]:
+    """Return the means of the subsets of flipped values but the empty one, in order; and how many there are with it."""
+    flips = _flips(values)
+    # A flip turns over one subset and leaves its complement, which is what the opposite flip turns over.
+    rests = [(flips[0] - flip, flips[0] + flip) for flip in flips]
+    return sorted(each.real / each.imag for rest in rests for each in rest if each.imag), 2 * len(flips)
 
 
-def _means_of_subsets(values: Sequence[float], seed: int) -> tuple[list[float], int]:
-    """Return the means of all subsets but the empty one, or of many that are drawn, in order; and how many with it."""
-    if len(values) <= _ENUMERATED:
-        sums = [(0.0, 0)]
-        for value in values:
-            sums += [(total + value, count + 1) for total, count in sums]
-        return sorted(total / count for total, count in sums if count), len(sums)
-    drawn = random.Random(seed)  # noqa: S311 - statistics
-    means: list[float] = []
-    chosen = _sum_of(sorted(values))  # so that their order makes no difference
-    for _ in range(_DRAWN):
-        bits = drawn.randrange(1, 1 << len(values))
-        means.append(chosen(bits) / bits.bit_count())
-    return sorted(means), _DRAWN + 1
+def _flips(values: Sequence[float]) -> list[complex]:
+    """Return the sum of the values in each flip of their signs, and, as imaginary part, that of as many ones.
+
+    The first flip is the one that changes nothing. Of two opposite flips one is there. Of up to 14 values it is all
+    flips, else a group that has all flips of the 14 largest.
+    """
+    rounds = min(len(values), _ALL_FLIPS) - 1
+    sums = [0j] * 2**rounds
+    numbers = [1 << place >> 1 for place in range(rounds + 1)]
+    if len(values) > len(numbers):
+        drawn = random.Random(0)  # noqa: S311 - statistics
+        numbers += drawn.choices(range(1, len(sums)), k=len(values) - len(numbers))
+    # Flip number f changes the sign of the values whose number has an odd count of bits with f in common.
+    for number, value in zip(numbers, sorted(values, key=lambda value: (-abs(value), value)), strict=True):
+        sums[number] += complex(value, 1)
+    for _ in range(rounds):  # the transform of Walsh and Hadamard
+        even, odd = sums[::2], sums[1::2]
+        sums = [*map(add, even, odd), *map(sub, even, odd)]
+    return sums

@@ -33,6 +33,8 @@ class NewVerdict:
     verdict_mark: str | None
     #: Milliseconds since 1970.
     graded_at: int
+    #: What the grader found (``verdicts``), as JSON.
+    verdict: str | None = None
 
 
 def add_verdict(location: Location, verdict: NewVerdict) -> bool:
@@ -45,7 +47,7 @@ def add_verdict(location: Location, verdict: NewVerdict) -> bool:
             return False
         with closing(open_to_write(location)) as connection, connection.begin():
             insert = inserting(connection)(regrades).values(asdict(verdict))
-            changed = {name: insert.excluded[name] for name in ("reward", "verdict_mark", "graded_at")}
+            changed = {name: insert.excluded[name] for name in ("reward", "verdict_mark", "graded_at", "verdict")}
             connection.execute(insert.on_conflict_do_update(index_elements=list(regrades.primary_key), set_=changed))
     except FAULTS as error:
         raise explained(error, location, location.shown) from error

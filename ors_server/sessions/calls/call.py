@@ -55,6 +55,7 @@ class Call:
         "outcome",
         "readers",
         "recorded",
+        "recorded_for_page",
         "result_state",
         "reward",
         "started",
@@ -75,6 +76,8 @@ class Call:
         self.stored: StoredResult | None = None
         #: The events for the record, where they are others than those for the client.
         self.recorded: bytes | None = None
+        #: Whether they stay when they are recorded: for the playground, which shows a verdict.
+        self.recorded_for_page = False
         self.result_state = ResultState.NONE
         #: The requests that are being answered with this call; each retains the file of ``stored``.
         self.readers = 0

@@ -131,10 +131,20 @@ def test_few_differences_are_enumerated() -> None:
     assert permutation_p(differences) == enumerated(differences)
 
 
-def test_many_differences_are_drawn() -> None:
+def test_of_many_differences_a_group_of_flips_is_taken() -> None:
     drawn = random.Random(5)
     differences = [drawn.choice((-0.5, -0.25, 0.25, 0.5, 0.75)) for _ in range(15)]
     assert permutation_p(differences) == pytest.approx(enumerated(differences), abs=0.02)
+
+
+def test_zeros_leave_the_test_exact() -> None:
+    differences = [0.25, -0.5, 0.75, 0.5, 0.25, -0.25, 1.0]
+    assert permutation_p([*differences, *[0.0] * 30]) == enumerated(differences)
+
+
+def test_the_test_of_large_rewards_is_that_of_small_ones() -> None:
+    differences = [0.3, 0.5, -0.2, 0.9, 0.1, 0.7]
+    assert permutation_p([each * 1e99 for each in differences]) == permutation_p(differences) == enumerated(differences)
 
 
 def test_no_difference_is_not_significant() -> None:
@@ -168,8 +178,8 @@ def test_the_interval_of_a_difference_is_of_the_values_that_the_test_does_not_re
 def test_interval_and_test_of_a_difference_never_contradict_each_other() -> None:
     drawn = random.Random(9)
     seen = {True: 0, False: 0}
-    for _ in range(60):
-        tasks = drawn.randrange(6, 13)
+    for number in range(60):
+        tasks = drawn.randrange(6, 13) if number > 1 else 20 + number  # of which a group of flips is taken
         # Rewards may be of any size; with one sample a task there are three values.
         values = drawn.choice([(-1.0, 0.0, 0.0, 1.0, 1.0), (-0.1, 0.1, 0.2, 5.0), (-0.25, 0.0, 0.75)])
         differences = [drawn.choice(values) for _ in range(tasks)]

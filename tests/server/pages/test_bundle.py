@@ -7,17 +7,21 @@ import html
 import json
 import re
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
+from jinja2 import UndefinedError
 
 from ors_server.pages.bundle.links import INDEX, Links, Places
 from ors_server.pages.bundle.writing import Bundle, write_bundle
+from ors_server.pages.rollout_messages import shown_messages
+from ors_server.pages.views import rollout_views
 from ors_server.protocol import VERDICT
-from ors_server.rollouts.errors import RolloutError, UnknownRun
+from ors_server.rollouts.errors import RolloutError, StoreUnavailable, UnknownRun
 from ors_server.rollouts.store import RolloutStore
 from ors_server.rollouts.storing.writer import RolloutWriter
 from tests.cli.conftest import Command
@@ -245,3 +249,38 @@ def test_the_command(tmp_path: Path, command: Command, monkeypatch: pytest.Monke
     assert "no such run" in unknown.err
     nothing = command("rollouts", "bundle", "run", "--data-dir", tmp_path / "empty")
     assert "There are no rollouts" in nothing.err
+
+
+def test_a_page_that_cannot_be_made_is_named_and_the_others_are_there(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, output = tmp_path / "data", tmp_path / "out"
+    names = ("rollout-fine", "rollout-\x1bbroken")
+    for name in names:
+        store(data, rollout_event(name, task_spec={"id": name}), message_event(name, 0, name))
+
+    def broken(messages: Sequence[Mapping[str, Any]], **given: Any) -> Any:
+        if "broken" in messages[0]["content"]:
+            raise UndefinedError(f"no such value: {KEY} \x1b[31m")
+        return shown_messages(messages, **given)
+
+    monkeypatch.setattr(rollout_views, "shown_messages", broken)
+    done = command("rollouts", "bundle", "run", "--data-dir", data, "-o", output)
+    assert done.code == 1
+    assert "Wrote 1 rollouts in" in done.err
+    assert "(rollout-␛broken): UndefinedError: no such value: [redacted]" in done.err
+    assert "Pages that could not be made: 1." in done.err
+    assert "\x1b" not in done.err
+    pages = pages_of(output)
+    failed = [page for page in pages.values() if "This page could not be made" in page.text]
+    assert len(failed) == 1
+    assert not any(KEY in page.text for page in pages.values())
+    assert "rollout-fine" in pages["rollouts/rollout-fine.html"].text
+    kept = json.loads((output / "bundle.json").read_text())
+    assert (kept["rollouts"], len(kept["failed"])) == (1, 1)
+    # Where the store fails, nothing is made.
+    monkeypatch.setattr(rollout_views, "shown_messages", Mock(side_effect=StoreUnavailable("the disk is full")))
+    again = command("rollouts", "bundle", "run", "--data-dir", data, "-o", tmp_path / "none")
+    assert again.code != 0
+    assert "the disk is full" in again.err
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "out"}

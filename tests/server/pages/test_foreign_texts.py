@@ -152,6 +152,20 @@ def test_a_readme_has_no_markup_of_its_own() -> None:
     assert 'onmouseover="' not in shown.replace("%22", "")
 
 
+def test_a_readme_is_shown_without_the_settings_of_a_site_above_it() -> None:
+    assert str(render_markdown("---\ntitle: Echo\nsdk: docker\n---\n# Echo\n")) == "<h1>Echo</h1>\n"
+    assert "<p>Kept</p>" in str(render_markdown("---\n\nKept\n\n---\n"))  # two lines across the page
+    assert "Kept: yes" in str(render_markdown("---\nKept: yes\n"))
+
+
+def test_a_column_without_a_name_has_no_header() -> None:
+    for show in (render_markdown, render_message):
+        shown = str(show("| |:-:|\n|---|:-:|\n| `<th></th>` | b |\n"))
+        assert "<th></th>" not in shown.replace("&lt;", "<lt>")
+        assert "<td></td>" in shown
+        assert "&lt;th&gt;&lt;/th&gt;" in shown
+
+
 def test_pictures_are_of_known_types() -> None:
     data = base64.b64encode(b"x").decode()
     assert image({"data": data, "mimeType": "image/png"}) == f"data:image/png;base64,{data}"

@@ -3,10 +3,13 @@
 import asyncio
 from typing import Any, Literal
 
+import pytest
 from pydantic import BaseModel
 
-from ors_server import ToolOutput, tool
+from ors_server import TextBlock, ToolOutput, tool
+from ors_server.protocol import VERDICT
 from tests.server.pages.conftest import Browser, Page, Visit, is_safe, tags
+from tests.server.pages.test_rollout_pages import VERDICT_DATA
 from tests.support.environments import Bare, Echo, Text, said
 from tests.support.http_client import Client
 
@@ -200,3 +203,31 @@ async def test_a_session_that_is_not_recorded_has_no_link(visit: Visit) -> None:
     assert sid in page.text
     assert not [each for each in tags(page, "a") if sid in each["href"] or "rollout?" in each["href"]]
     await client.close()
+
+
+class Graded(Bare):
+    """Says why a call has its reward, with a secret in it."""
+
+    @tool
+    def grade(self) -> ToolOutput:
+        """Grade."""
+        words: Any = {**VERDICT_DATA, "summary": f"It knows {self.secrets['api_key']}."}
+        return ToolOutput(blocks=[TextBlock(text="graded")], metadata={VERDICT: words, "steps": 3}, reward=1.0)
+
+
+@pytest.mark.parametrize("settings", [{}, {"insecure": True}, {"insecure": True, "show_verdicts": True}], ids=str)
+async def test_shows_a_verdict_as_the_page_of_a_rollout_does(visit: Visit, settings: dict[str, Any]) -> None:
+    shown = settings != {"insecure": True}
+    browser = visit(Graded, **settings)
+    task = await browser.get("/ui/environments/graded/task?index=0")
+    path, fields = task.form("/open")
+    page = await browser.settled(await browser.send((path, {**fields, "secret.api_key": "hunter2-hunter2"})))
+    page = await call(browser, page, "grade")
+    is_safe(page)
+    assert "Tests: 1 passed 1 failed" in page.text
+    for words in ("hidden words", "the grader's words", "etc/passwd", "It knows [redacted]."):
+        assert (words in page.text) == shown, words
+    assert "hunter2" not in page.text
+    assert VERDICT not in page.response.text
+    assert ("are the operator's" in page.text) != shown
+    assert '"steps": 3' in page.text

@@ -7,10 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ors_server import Settings
 from ors_server.keys.exposure import add_key
 from ors_server.protocol import VERDICT
 from ors_server.rollouts.storing.regrade_rows import NewVerdict, add_verdict
+from ors_server.rollouts.verdicts import read_verdict
 from tests.server.pages.conftest import Browser, Page, Visit, is_safe, tags
 from tests.server.pages.test_foreign_texts import BAD, Hostile
 from tests.server.rollouts.support import at, record
@@ -304,7 +307,7 @@ async def test_rollouts_pass_from_the_threshold_of_their_run_on(visit: Visit) ->
         assert f"passed (reward ≥ {rule}) {share}" in text
         assert f"passes from reward {rule} on" in text
         assert f"pass@1 {share} [" in text
-        assert f"task-1 echo train 4 0.675 {share}" in text
+        assert f"task-1 4 0.675 {share}" in text
         assert f"run {case} 4 0.675 {share} {'0' if rule == '1' else f'≥ {rule} 0'}" in runs
         listed = tags(await browser.get(f"/ui/rollouts?run=run%20{case}"), "span")
         assert f"{listed.count({'class': 'tag good'}) / 4:.1%}".replace("%", " %") == share
@@ -419,6 +422,24 @@ async def test_the_verdict_of_an_upload_is_that_of_its_recorded_session(visit: V
     is_safe(page)
     for words in ("hidden words", "From the server's record of this session.", "0 is the reward of one message"):
         assert words in page.text, words
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+async def test_a_grading_again_shows_its_tests_too(visit: Visit, tmp_path: Path, hidden: bool) -> None:
+    browser = visit(Echo, insecure=hidden)
+    rollout = await record(tmp_path, "one", rewards=(0.0,), metadata={VERDICT: {"output": "the former words"}})
+    found = read_verdict(VERDICT_DATA)
+    assert found is not None
+    verdict = json.dumps(found.as_json())
+    assert add_verdict(at(tmp_path), NewVerdict("one", "state", "new", 1.0, 0.0, None, 1_700_000_000_000, verdict))
+    page = await browser.get(f"/ui/rollout?id={rollout}")
+    is_safe(page)
+    _, _, again = page.text.partition("What the grading again found")
+    assert "Tests: 1 passed 1 failed" in again
+    for words in ("hidden words", "the grader's words", "etc/passwd"):
+        assert (words in again) != hidden, words
+    assert ("the former words" in page.text) != hidden
+    assert ("are the operator's" in page.text) == hidden
 
 
 async def test_who_logs_in_with_a_key_sees_no_test_unless_the_operator_says_so(visit: Visit, tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from tests.server.rollouts.test_commands import Command
 
 
 def verdict(session: str, reward: float, *, tests: str = "new", later: int = 0) -> NewVerdict:
-    return NewVerdict(session, f"state-{session}", tests, reward, 0.0, None, NOON + later)
+    found = json.dumps({"summary": f"by {tests}, {later} \x00"})
+    return NewVerdict(session, f"state-{session}", tests, reward, 0.0, None, NOON + later, found)
 
 
 def shown(folder: Path, owner: str | None = None) -> dict[str, float | None]:
@@ -30,6 +31,8 @@ def shown(folder: Path, owner: str | None = None) -> dict[str, float | None]:
         listed = list_rollouts(connection, RolloutFilter(owner=owner)).rows
         for each in listed:
             whole = find_rollout(connection, each.id, owner=owner)["regrade"]
+            if whole is not None:
+                assert whole.pop("verdict")["summary"].startswith(f"by {whole['tests']}")
             assert whole == (None if each.regrade is None else each.regrade.as_json())
         return {each.id: None if each.regrade is None else each.regrade.reward for each in listed}
 
@@ -45,6 +48,22 @@ async def test_the_newest_verdict_is_beside_the_former(data_dir: Path) -> None:
     with RolloutStore(at(data_dir)).reading() as connection:
         assert connection is not None
         assert [run.mean_reward for run in list_runs(connection).rows] == [0.5]
+
+
+@pytest.mark.usefixtures("database")
+async def test_a_verdict_that_is_written_again_has_what_the_grader_found_then(data_dir: Path) -> None:
+    rollout_id = await record(data_dir, "a", rewards=[0.0])
+    without = NewVerdict("a", "state-a", "new", 1.0, 0.0, None, NOON)  # as an earlier version wrote it
+    for each, expected in (
+        (without, None),
+        (verdict("a", 1.0), "by new, 0 \x00"),
+        (verdict("a", 1.0, later=5), "by new, 5 \x00"),
+    ):
+        assert add_verdict(at(data_dir), each)
+        with RolloutStore(at(data_dir)).reading() as connection:
+            assert connection is not None
+            found = find_rollout(connection, rollout_id)["regrade"]["verdict"]
+            assert (found and found["summary"]) == expected
 
 
 @pytest.mark.usefixtures("database")
@@ -73,7 +92,8 @@ async def test_the_commands_show_both_verdicts(command: Command, data_dir: Path)
     file = data_dir / "out.jsonl"
     assert command("rollouts", "export", "-o", str(file)).code == 0
     exported = {row["id"]: row for row in map(json.loads, file.read_text().splitlines())}["aaaa"]
-    expected = {"reward": 1.0, "previous_reward": 0.0, "verdict_mark": None, "tests": "new"}
+    expected: dict[str, object] = {"reward": 1.0, "previous_reward": 0.0, "verdict_mark": None, "tests": "new"}
+    expected["verdict"] = json.dumps({"summary": "by new, 0 \x00"})
     assert exported["regrade"] == {**expected, "graded_at": "2023-11-14T22:13:20.000+00:00"}
     assert exported["reward"] == 0.0
 
