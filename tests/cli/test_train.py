@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from environments.echo import environment as module
-from ors_server import DefinitionError
+from ors_clients.learning.plan import Plan
+from ors_server import DefinitionError, Environment, Split, ToolOutput, tool
 from ors_server.server import Server
 from tests.clients.scripted_engine import serve_application
 
@@ -26,7 +27,7 @@ case "$1" in
 esac
 """
 _OTHERS = ("torch", "transformers", "datasets", "accelerate", "pydantic", "httpx", "rich", "orsd")
-ALL = {"trl": "1.16.0", **dict.fromkeys(_OTHERS, "1")}
+ALL = {"trl": "1.16.0", "vllm": "0.32.0", **dict.fromkeys(_OTHERS, "1")}
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ def test_what_is_missing_is_named_together(train: Command, python: Callable[...,
     assert "it lacks torch, trl" in refused.err
     assert "scripts/trl-venv" in refused.err
     refused = train("echo", "--tiny", "--python", python(trl="1.15.2"))
-    assert "it has TRL 1.15.2, and 1.16.* is what the tests train with" in refused.err
+    assert "it has trl 1.15.2, and 1.16.* is what the tests train with" in refused.err
     refused = train("echo", "--tiny", "--python", "/nowhere/python")
     assert "it does not run" in refused.err
 
@@ -114,7 +115,7 @@ def test_a_target_that_nothing_can_be_learnt_on_is_refused(
     train: Command, python: Callable[..., Path], echo: str
 ) -> None:
     refused = train("echo", "--python", python())
-    assert (refused.code, "--tiny makes one here" in refused.err) == (2, True)
+    assert (refused.code, "--tiny makes one here; --model takes a checkpoint" in refused.err) == (2, True)
     refused = train("my_env.py:Env", "--tiny", "--python", python())
     assert "--tiny knows no solutions of my_env.py:Env" in refused.err
     refused = train("echo", "--tiny", "--python", python(), "--run", "../up")
@@ -123,3 +124,107 @@ def test_a_target_that_nothing_can_be_learnt_on_is_refused(
     refused = train(echo, "--tiny", "--python", python())
     assert "has 2 held-out tasks" in refused.err
     assert "ORS_ECHO_WORDS=600 ors-server serve echo" in refused.err
+
+
+# --- with a checkpoint ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """Return a folder that is one as far as the command line looks."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+class ManySplits(Environment):
+    """Splits of names that say nothing; the held-out one is of the type validation."""
+
+    @classmethod
+    def list_splits(cls) -> list[Split]:
+        return [Split(name="all", type="train"), Split(name="kept", type="validation")]
+
+    @classmethod
+    def list_tasks(cls, split: str) -> list[dict[str, Any]]:
+        return [{"id": f"{split}-{number}"} for number in range(30)]
+
+    def get_prompt(self) -> str:
+        return "Say it"
+
+    @tool
+    def say(self) -> ToolOutput:
+        """Say it."""
+        return ToolOutput(blocks=[], reward=1.0, finished=True)
+
+
+class SameTasks(ManySplits):
+    """Its splits have the same tasks."""
+
+    @classmethod
+    def list_tasks(cls, split: str) -> list[dict[str, Any]]:
+        return [{"id": str(number)} for number in range(30)]
+
+
+class OneSplit(ManySplits):
+    """Nothing is held out."""
+
+    @classmethod
+    def list_splits(cls) -> list[Split]:
+        return [Split(name="all", type="train")]
+
+
+@pytest.fixture(scope="module")
+def many_splits() -> Iterator[str]:
+    """Return the address of a server with all of them."""
+    with serve_application(Server([ManySplits, SameTasks, OneSplit]).app) as url:
+        yield url
+
+
+def test_a_checkpoint_is_trained_on_any_environment_with_a_held_out_split(
+    train: Command, python: Callable[..., Path], tmp_path: Path, many_splits: str, checkpoint: Path
+) -> None:
+    sizes = ("--steps", "3", "--groups", "4", "--samples", "2", "--context", "2048", "--held-out-tasks", "20")
+    done = train(many_splits, "--model", checkpoint, *sizes, "--python", python(), "--run", "one", "--device", "cpu")
+    assert done.code == 0, done.err
+    plan = Plan.from_json(json.loads((tmp_path / "trainings" / "one" / "plan.json").read_text()))
+    assert (plan.model, plan.device, plan.tiny, plan.tool_calls) == (str(checkpoint), "cpu", None, "auto")
+    assert (plan.train_split, plan.held_out_split, plan.environment) == ("all", "kept", "manysplits")
+    assert [task.index for task in plan.train] == list(range(12))  # those that three steps of four take
+    assert len(plan.held_out) == 20
+    recipe = plan.recipe
+    assert (recipe.episodes, recipe.context, recipe.held_out_samples) == (8, 2048, 8)
+    again = train("--resume", "one", "--python", python(vllm=None))
+    assert (again.code, "it lacks vllm" in again.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--held-out", "all"], "all is to be trained on and held out"),
+        (["--split", "none"], "There is no split 'none'"),
+        (["--held-out-tasks", "9"], "has 9 held-out tasks"),
+        (["--samples", "1"], "GRPO learns from differences between episodes of the same task"),
+        (["--max-tokens", "4096"], "leaves no room for a prompt"),
+        (["--device", "tpu"], "--device is cuda or cpu"),
+        (["--tiny"], "--tiny has a model, tasks and sizes of its own"),
+        (["--resume", "one"], "Give --resume alone"),
+        (["--env", "sametasks"], "30 of 30 held-out tasks are training tasks, too"),
+        (["--env", "onesplit"], "No split is of the type test or validation: there are all (train)"),
+    ],
+)
+def test_a_run_that_could_show_nothing_is_refused(
+    train: Command, python: Callable[..., Path], many_splits: str, checkpoint: Path, options: list[str], said: str
+) -> None:
+    refused = train(many_splits, "--model", checkpoint, *options, "--python", python())
+    assert (refused.code, said in refused.err) == (2, True), refused.err
+
+
+def test_a_model_that_is_none_is_refused(train: Command, python: Callable[..., Path], tmp_path: Path) -> None:
+    for model, said in ((tmp_path, "has no config.json"), ("no such folder", "is no folder, and no name on the")):
+        refused = train("echo", "--model", model, "--python", python())
+        assert (refused.code, said in refused.err) == (2, True), refused.err
+    missing = train("echo", "--model", "some/model", "--python", python(vllm=None, trl="1.15.0"))
+    assert "it lacks vllm" in missing.err
+    assert "scripts/vllm-venv" in missing.err
+    assert "pip install 'trl==1.16.*' 'vllm==0.32.*'" in missing.err

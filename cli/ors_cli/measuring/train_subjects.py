@@ -7,12 +7,12 @@ have; the server does not give them out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ors_clients.client.async_client import AsyncClient
 from ors_clients.errors import ConfigurationError, RequestRefused
-from ors_clients.learning.plan import Plan, PlannedTask, Recipe
+from ors_clients.learning.plan import TINY_RECIPE, Plan, PlannedTask, Recipe, TinySizes
 
 from ors_server.hosting.loading.folder_imports import folder_package
 from ors_server.hosting.loading.targets import bundled_environments
@@ -70,7 +70,7 @@ SUBJECTS: Mapping[str, Subject] = {
         {"ORS_ECHO_WORDS": "600"},
         600,
         240,
-        Recipe(steps=40),
+        replace(TINY_RECIPE, steps=40),
         _echo,
     ),
     "terminal": Subject(
@@ -84,7 +84,7 @@ SUBJECTS: Mapping[str, Subject] = {
         },
         600,
         200,
-        Recipe(),
+        TINY_RECIPE,
         _terminal,
     ),
 }
@@ -117,9 +117,19 @@ async def make_plan(client: AsyncClient, target: str, name: str, seed: int) -> P
         except RequestRefused as error:
             raise ConfigurationError(f"{target} does not give its tasks out: {error.cause}", error.remedy) from error
         found[split] = [subject.solution(index, task.spec) for index, task in enumerate(tasks)]
-    plan = Plan(name, target, subject.environment, found["train"], found["test"], seed, recipe=subject.recipe)
+    plan = Plan(
+        name,
+        target,
+        subject.environment,
+        found["train"],
+        found["test"],
+        seed,
+        recipe=subject.recipe,
+        tiny=TinySizes(),
+        device="cpu",
+    )
     try:
-        plan.check()
+        plan.check_tiny()
     except ConfigurationError as error:
         raise ConfigurationError(error.cause, f"{error.remedy} Serve more: {subject.served_with}") from error
     return plan

@@ -19,15 +19,13 @@ def main() -> int:
     """Do what is left of a run; print its report, and write it to ``report.json``. Return the exit status."""
     from ors_clients.learning.report import report_lines
     from ors_clients.learning.run import Run
-    from ors_clients.learning.stages import written
+    from ors_clients.learning.stages import write_json
 
     folder, evaluations, url, upload = sys.argv[1:]
     try:
         plan = Plan.from_json(json.loads(Path(folder, "plan.json").read_bytes()))
         report = Run(plan, Path(folder), Path(evaluations), url, upload=upload == "upload").run()
-        file = Path(folder, "report.json")
-        with written(file):
-            file.write_text(json.dumps(report, indent=1) + "\n")
+        write_json(Path(folder, "report.json"), report)
     except KeyboardInterrupt:
         return 130
     except ClientError as error:

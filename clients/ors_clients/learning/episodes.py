@@ -16,7 +16,6 @@ from typing import Any
 from ors_clients.client.async_client import AsyncClient
 from ors_clients.client.environments import AsyncEnvironment
 from ors_clients.errors import ClientError, InfrastructureFailure
-from ors_clients.learning.local_sampler import LocalSampler
 from ors_clients.learning.plan import Plan, PlannedTask
 from ors_clients.rollouts.chat_renderer import ChatRenderer
 from ors_clients.rollouts.episode import EpisodeSession, RolloutLimits, TurnEpisode
@@ -26,7 +25,7 @@ from ors_clients.rollouts.sessions_ahead import SessionsAhead
 from ors_clients.rollouts.sinks import RolloutsSink
 from ors_clients.rollouts.trajectory import Trajectory
 from ors_clients.rollouts.upload_events import RolloutLabels
-from ors_clients.samplers.generations import SamplingParameters
+from ors_clients.samplers.generations import Sampler, SamplingParameters
 from ors_clients.tool_calls import find_format
 from ors_clients.training.losses import cause_of
 from ors_server.protocol import ToolSpec
@@ -100,7 +99,7 @@ class Episodes:
         session = self.environment.session(split=split, index=task.index)
         rule = RewardRule()
         limits = RolloutLimits(max_turns=self.plan.recipe.max_turns)
-        episode = TurnEpisode(session, find_format("hermes"), limits, rule, control_texts=None)
+        episode = TurnEpisode(session, find_format(self.plan.tool_calls), limits, rule, control_texts=None)
         async with episode.playing():
             start = await episode.reset()
             await episode.step(answer)
@@ -112,7 +111,7 @@ class Episodes:
         return Demonstration(task.index, list(start.messages), tools, answer, reward)
 
     async def rollouts(
-        self, indices: Sequence[int], sampler: LocalSampler, renderer: ChatRenderer, step: int
+        self, indices: Sequence[int], sampler: Sampler, renderer: ChatRenderer, step: int
     ) -> list[Rollout]:
         """Play an episode of each of these training tasks. Raises ``ConfigurationError`` and ``RequestRefused``."""
         split, environment = self.plan.train_split, self.environment
@@ -127,15 +126,19 @@ class Episodes:
             return await self._at_once([lambda place=place: one(place) for place in range(len(indices))])
 
     async def _rollout(
-        self, session: EpisodeSession, index: int, sampler: LocalSampler, renderer: ChatRenderer, step: int
+        self, session: EpisodeSession, index: int, sampler: Sampler, renderer: ChatRenderer, step: int
     ) -> Rollout:
         recipe, split = self.plan.recipe, self.plan.train_split
         trajectory = await rollout(
             session,
             sampler,
             renderer,
-            find_format("hermes"),
-            limits=RolloutLimits(max_turns=recipe.max_turns, max_response_tokens_per_turn=recipe.max_tokens),
+            find_format(self.plan.tool_calls),
+            limits=RolloutLimits(
+                max_turns=recipe.max_turns,
+                max_total_tokens=recipe.context,
+                max_response_tokens_per_turn=recipe.max_tokens,
+            ),
             sampling=SamplingParameters(max_tokens=recipe.max_tokens),
             rollout_id=uuid.uuid4().hex,
         )
@@ -147,7 +150,7 @@ class Episodes:
                 environment=self.plan.environment,
                 split=split,
                 step=step,
-                run_info={"kind": "training", "reward": "sum", "success_at": 1.0},
+                run_info={"kind": "training", "reward": "sum", "success_at": recipe.success_at},
                 rollout_info={"task_index": index},
             )
             self.sink.submit(trajectory, labels)

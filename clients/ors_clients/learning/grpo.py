@@ -11,15 +11,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ors_clients.errors import ConfigurationError
 from ors_clients.learning.episodes import Rollout
-from ors_clients.learning.plan import Plan
+from ors_clients.learning.learner import Learner
 from ors_clients.learning.stages import written
-from ors_clients.learning.tiny_model import INSTALL_TRL
+from ors_clients.learning.tiny.model import INSTALL_TRL
 from ors_clients.training.optional_imports import import_trainer_module
 
 __all__ = ["LOST", "last_checkpoint", "train"]
@@ -34,11 +36,15 @@ _SAVED = 5
 Play = Callable[[Sequence[int], int], Sequence[Rollout]]
 
 
-def train(
-    model: Any, tokenizer: Any, plan: Plan, folder: Path, play: Play, on_step: Callable[[dict[str, Any]], None]
-) -> list[dict[str, Any]]:
-    """Train a model, from the last checkpoint in ``folder`` if there is one. Return what TRL logged of each batch."""
+def train(model: Any, learner: Learner, play: Play, on_step: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
+    """Train a model, from the last checkpoint in the run's folder if there is one.
+
+    Return what TRL logged of each batch. Raises ``ConfigurationError`` for a checkpoint that cannot be written, and
+    for too little memory.
+    """
+    plan, tokenizer, folder = learner.plan, learner.tokenizer, learner.stages.folder / "checkpoints"
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    warnings.filterwarnings("ignore", message="TRL currently supports vLLM")  # in its own engine, which is not used
     trl = import_trainer_module("trl", INSTALL_TRL)
     transformers = import_trainer_module("transformers", INSTALL_TRL)
     datasets = import_trainer_module("datasets", INSTALL_TRL)
@@ -47,7 +53,8 @@ def train(
     def rollouts(prompts: list[str], trainer: Any) -> dict[str, Any]:
         played = play([int(prompt) for prompt in prompts], trainer.state.global_step // recipe.iterations + 1)
         padding, end = tokenizer.pad_token_id, tokenizer.eos_token_id
-        kept = [one.trajectory if one.reward is not None else None for one in played]
+        # Of one whose prompt fills the context there is nothing to train on either, but it has a reward.
+        kept = [one.trajectory if one.reward is not None and one.trajectory.response_ids else None for one in played]
         return {
             "prompt_ids": [one.prompt_ids if one else [padding] for one in kept],
             "completion_ids": [one.response_ids if one else [end] for one in kept],
@@ -86,10 +93,7 @@ def train(
         processing_class=tokenizer,
         args=trl.GRPOConfig(
             output_dir=str(folder),
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
-            per_device_train_batch_size=recipe.groups * recipe.group_size,
+            **learner.trainer_settings(),
             num_generations=recipe.group_size,
             num_iterations=recipe.iterations,
             max_steps=recipe.steps * recipe.iterations,
@@ -107,15 +111,26 @@ def train(
             seed=plan.seed,
         ),
         train_dataset=datasets.Dataset.from_dict(
-            {"prompt": [str(task.index) for task in plan.train[recipe.demonstrations :]]}
+            {"prompt": [str(task.index) for task in plan.train[plan.tiny.demonstrations if plan.tiny else 0 :]]}
         ),
         reward_funcs=environment_reward,
         rollout_func=rollouts,
         callbacks=[Progress()],
     )
+    if learner.correct_sampling():
+        # TRL does so for an engine of its own only. Ours has been given the weights before it plays.
+        trainer.use_vllm = True
+        trainer.vllm_generation = SimpleNamespace(sync_weights=lambda: None)
+        trainer._last_loaded_step = -1
     trainer.remove_callback(transformers.PrinterCallback)  # it prints every figure of every step
     checkpoint = last_checkpoint(folder)
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    try:
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    except import_trainer_module("torch", INSTALL_TRL).OutOfMemoryError as error:
+        raise ConfigurationError(
+            f"The memory of the {plan.device} is used up: {error}",
+            "Begin a new run with a smaller --context or --concurrency, or a smaller model.",
+        ) from error
     return [of_batch(entry, entry["step"]) for entry in trainer.state.log_history if "reward" in entry]
 
 

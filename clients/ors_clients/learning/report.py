@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -23,20 +24,30 @@ __all__ = ["curve_line", "curve_point", "make_report", "report_lines"]
 #: Share of the training's rollouts that may be lost.
 _MOST_LOST = 0.05
 _BAR = 30
+#: Share of groups with equal rewards that is worth a word.
+_MOSTLY_EQUAL = 0.5
+#: TRL's names of the share of groups with equal rewards, and of the mean difference of the log-probabilities of
+#: sampler and trainer.
+_EQUAL, _GAP = "frac_reward_zero_std", "sampling/sampling_logp_difference/mean"
 
 
 def curve_point(plan: Plan, logs: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the report keeps of a training step, from what TRL logged; a mean of nothing is None."""
-    episodes = plan.recipe.groups * plan.recipe.group_size
+    episodes = plan.recipe.episodes
     lost = {key.removeprefix(LOST): round(share * episodes) for key, share in logs.items() if key.startswith(LOST)}
     reward = float(logs["reward"])
-    return {
+    point = {
         "step": logs["step"],
         "reward": round(reward, 4) if math.isfinite(reward) else None,
         "lost": lost,
         "seconds": round(float(logs.get("step_time", 0.0)), 2),
         "entropy": round(float(logs.get("entropy", math.nan)), 4),
+        # Groups whose rewards are equal: nothing is learnt of them.
+        "equal_groups": round(float(logs.get(_EQUAL, 0.0)), 4),
     }
+    if _GAP in logs:
+        point["logprob_gap"] = round(float(logs[_GAP]), 6)
+    return point
 
 
 def curve_line(point: Mapping[str, Any], steps: int) -> str:
@@ -54,31 +65,28 @@ def make_report(
     *,
     evaluations: Path,
     results: Mapping[str, Mapping[str, Any]],
-    demonstrations: Mapping[str, Any],
-    warm: Mapping[str, Any],
     training: Mapping[str, Any],
-    supervised: Mapping[str, Any],
+    more: Callable[[Callable[[str, str], dict[str, Any]]], dict[str, Any]],
     versions: Mapping[str, str],
     checkpoint: str,
 ) -> dict[str, Any]:
-    """Return the report of a finished run as JSON values."""
+    """Return the report of a finished run as JSON values; ``more`` gives the part of the kind of model."""
 
     def compared(ours: str, other: str) -> dict[str, Any]:
         run, against = (ComparedRun.of(read_run(evaluations / f"{plan.name}-{name}")) for name in (ours, other))
         return compare(run, against)["pass_at_1"]
 
-    recipe = plan.recipe
     curve = training["curve"]
-    played = len(curve) * recipe.groups * recipe.group_size
+    played = len(curve) * plan.recipe.episodes
     lost: dict[str, int] = {}
     for point in curve:
         for cause, count in point["lost"].items():
             lost[cause] = lost.get(cause, 0) + count
-    oracle = [one["reward"] for one in demonstrations["splits"][plan.held_out_split]]
     failed = [f"{name}: {reason}" for name, report in results.items() for reason in report["failed"]]
     if played and sum(lost.values()) / played > _MOST_LOST:
         failed.append(f"{sum(lost.values())} of {played} episodes of the training were lost")
     difference = compared("after-sampled", "before-sampled")
+    found = more(compared)
     return {
         "run": plan.name,
         "target": plan.target,
@@ -88,23 +96,14 @@ def make_report(
         "failed": failed,
         "difference": difference,
         "over_greedy_before": compared("after-sampled", "before-greedy"),
-        "over_supervised": compared("after-sampled", "supervised-sampled"),
         "pass_rates": {name: _rates(plan, report) for name, report in results.items()},
-        "constant": fmean(demonstrations["constant"]["rewards"]),
-        "oracle": fmean(oracle),
         "tasks": {"training": len(plan.train), "held_out": len(plan.held_out)},
         "episodes": {"training": played, "lost": lost},
         "lost_in_evaluations": {name: report["infrastructure"]["lost"] for name, report in results.items()},
-        "warm_start": {key: warm[key] for key in ("steps", "probability", "loss")},
-        "further_supervised_steps": supervised["steps"],
-        "model": {"weights": warm["weights"], "tokens": warm["tokens"], "checkpoint": checkpoint},
-        "recipe": plan.as_json()["recipe"],
-        "seconds": {
-            "demonstrations": demonstrations["seconds"],
-            "warm_start": warm["seconds"],
-            "training": training["seconds"],
-            "further_supervised_steps": supervised["seconds"],
-        },
+        **found,
+        "model": {**found["model"], "checkpoint": checkpoint},
+        "recipe": {**asdict(plan.recipe), **({} if plan.tiny is None else asdict(plan.tiny))},
+        "seconds": {**found.get("seconds", {}), "training": training["seconds"]},
         "versions": {"python": platform.python_version(), **versions},
         "curve": curve,
     }
@@ -149,21 +148,39 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
     lines.append(f"{'all':12}" + "".join(f"{_share(found['all']):>16}" for found in columns.values()))
     difference = report["difference"]
     before, after, greedy = (rates[name]["all"] for name in ("before-sampled", "after-sampled", "before-greedy"))
-    steps = report["further_supervised_steps"]
     lines += [
         "",
         f"{report['verdict']} Sampled, before to after: {before:.3f} to {after:.3f}, {_difference(difference)}",
-        f"Greedy decoding of the warm-started model already earns {greedy:.3f}: {greedy - before:+.3f} is only sharper"
+        f"Greedy decoding of the model before already earns {greedy:.3f}: {greedy - before:+.3f} is only sharper"
         f" sampling. Sampled after against greedy before: {_difference(report['over_greedy_before'])}",
-        f"{steps} further supervised steps in the place of the training: {rates['supervised-sampled']['all']:.3f}."
-        f" The training against them: {_difference(report['over_supervised'])}",
-        f"A constant answer earns {report['constant']:.3f}, the solutions {report['oracle']:.3f}.",
+        *_imitation(report),
+        *_equal(report["curve"]),
         f"Episodes of the training: {report['episodes']['training']:,}, lost: {_counts(report['episodes']['lost'])}."
         f" Lost in the evaluations and played again: {sum(report['lost_in_evaluations'].values())}.",
         *(f"The numbers do not stand: {reason}" for reason in report["failed"]),
         f"{report['model']['weights']:,} weights; the checkpoint is in {report['model']['checkpoint']}",
     ]
     return lines
+
+
+def _imitation(report: Mapping[str, Any]) -> list[str]:
+    """Return what imitation alone earns, where there are demonstrations."""
+    if "over_supervised" not in report:
+        return []
+    rate = report["pass_rates"]["supervised-sampled"]["all"]
+    return [
+        f"{report['further_supervised_steps']} further supervised steps in the place of the training: {rate:.3f}."
+        f" The training against them: {_difference(report['over_supervised'])}",
+        f"A constant answer earns {report['constant']:.3f}, the solutions {report['oracle']:.3f}.",
+    ]
+
+
+def _equal(curve: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return how much of the training there was nothing to learn from, where that is most of it."""
+    share = fmean(point["equal_groups"] for point in curve) if curve else 0.0
+    if share <= _MOSTLY_EQUAL:
+        return []
+    return [f"In {share:.0%} of the groups all rewards were equal, so there was nothing to learn from them."]
 
 
 def _share(value: float | None) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ors_clients.errors import ConfigurationError
 
-__all__ = ["Stages", "written"]
+__all__ = ["Stages", "write_json", "written"]
 
 
 class Stages:
@@ -36,10 +36,7 @@ class Stages:
         begun = time.monotonic()
         result = make()
         result.setdefault("seconds", round(time.monotonic() - begun, 1))
-        with written(file):
-            partial = file.with_suffix(".partial")
-            partial.write_text(json.dumps(result))
-            partial.replace(file)
+        write_json(file, result)
         return result
 
     def model(self, name: str, save: Callable[[Path], None]) -> Path:
@@ -51,6 +48,14 @@ class Stages:
             shutil.rmtree(folder, ignore_errors=True)
             partial.replace(folder)
         return folder
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Write a file, whole or not at all. Raises ``ConfigurationError``."""
+    with written(file):
+        partial = file.with_suffix(".partial")
+        partial.write_text(json.dumps(value, indent=1) + "\n")
+        partial.replace(file)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
+from typing_extensions import NotRequired, TypedDict  # pydantic takes no other before Python 3.12
 
 __all__ = ["EVALUATION", "KINDS", "LARGEST", "TRAINING", "VERSION", "StoredReport", "misfit", "read_report"]
 
@@ -189,6 +189,7 @@ class _Episodes(TypedDict):
 
 
 class _Learner(TypedDict):
+    name: NotRequired[str]
     weights: Count
     tokens: Count
 
@@ -202,14 +203,15 @@ class _Training(TypedDict):
     failed: list[str]
     difference: _Difference
     over_greedy_before: _Difference
-    over_supervised: _Difference
+    #: Of a tiny model, as the other parts that need not be there.
+    over_supervised: NotRequired[_Difference]
     pass_rates: dict[str, _Rates]
-    constant: Real
-    oracle: Real
+    constant: NotRequired[Real]
+    oracle: NotRequired[Real]
     tasks: _Parts
     episodes: _Episodes
     lost_in_evaluations: dict[str, Count]
-    further_supervised_steps: Count
+    further_supervised_steps: NotRequired[Count]
     model: _Learner
     recipe: dict[str, Real]
     seconds: dict[str, Real | None]

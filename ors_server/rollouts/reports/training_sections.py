@@ -27,12 +27,15 @@ def _score(report: Mapping[str, Any]) -> Section:
         for name, found in report["pass_rates"].items()
     ]
     for title, name in _DIFFERENCES:
+        if name not in report:  # a checkpoint imitates nothing
+            continue
         found: Mapping[str, Any] = report[name]
         between = span(found["interval"], percent) or ", no interval"
         p = "p < 0.0001" if found["p"] < 0.0001 else f"p = {found['p']:.4f}"
         word = "significant" if found["significant"] else "not significant"
         rows.append((title, f"{100 * found['difference']:+.1f} %{between}, {p}: {word}"))
-    rows += [("a constant answer", percent(report["constant"])), ("the solutions", percent(report["oracle"]))]
+    floor_and_ceiling = (("a constant answer", "constant"), ("the solutions", "oracle"))
+    rows += [(title, percent(report[name])) for title, name in floor_and_ceiling if name in report]
     return Section(f"Pass rates of {report['tasks']['held_out']} held-out tasks", rows)
 
 
@@ -51,11 +54,12 @@ def _kinds(report: Mapping[str, Any]) -> Section:
 
 def _settings(report: Mapping[str, Any]) -> Section:
     model = report["model"]
+    named = f"{model['name']}, " if "name" in model else ""
     rows = [
         ("target", report["target"]),
         ("environment", report["environment"]),
         ("seed", str(report["seed"])),
-        ("model", f"{model['weights']:,} weights, {model['tokens']:,} tokens"),
+        ("model", f"{named}{model['weights']:,} weights, {model['tokens']:,} tokens"),
         ("training tasks", str(report["tasks"]["training"])),
     ]
     rows += [(name.replace("_", " "), number(value)) for name, value in report["recipe"].items()]

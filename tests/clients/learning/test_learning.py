@@ -12,7 +12,7 @@ import pytest
 from ors_clients.errors import ConfigurationError
 from ors_clients.learning import report
 from ors_clients.learning.grpo import last_checkpoint
-from ors_clients.learning.plan import FORMAT, Plan, PlannedTask, Recipe, rare_words
+from ors_clients.learning.plan import FORMAT, Plan, PlannedTask, Recipe, TinySizes, rare_words
 from ors_clients.learning.report import curve_line, curve_point
 from ors_clients.learning.stages import Stages
 
@@ -24,7 +24,7 @@ def tasks(words: Sequence[str]) -> list[PlannedTask]:
 
 
 def plan_of(train: Sequence[str], held_out: Sequence[str]) -> Plan:
-    return Plan("run", "echo", "echoenvironment", tasks(train), tasks(held_out), recipe=Recipe(demonstrations=240))
+    return Plan("run", "echo", "echoenvironment", tasks(train), tasks(held_out), tiny=TinySizes(demonstrations=240))
 
 
 def made(prefix: str, count: int) -> list[str]:
@@ -33,7 +33,7 @@ def made(prefix: str, count: int) -> list[str]:
 
 def test_a_plan_is_whole_and_comes_back() -> None:
     plan = plan_of(made("t", 300), made("h", 200))
-    plan.check()
+    plan.check_tiny()
     assert Plan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
     with pytest.raises(ConfigurationError, match="another version"):
         Plan.from_json(plan.as_json() | {"format": FORMAT + 1})
@@ -49,7 +49,7 @@ def test_a_plan_is_whole_and_comes_back() -> None:
 )
 def test_a_plan_that_measures_nothing_is_refused(train: list[str], held_out: list[str], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        plan_of(train, held_out).check()
+        plan_of(train, held_out).check_tiny()
 
 
 def test_values_are_the_words_of_few_texts() -> None:
@@ -118,7 +118,7 @@ def test_a_step_is_a_line_of_the_curve() -> None:
     plan = replace(plan_of([], []), recipe=Recipe(groups=2, group_size=4))
     logs = {"step": 7, "reward": 0.5, "step_time": 3.14, "entropy": 0.2, "lost/session_lost": 0.25}
     point = curve_point(plan, logs)
-    assert point == {"step": 7, "reward": 0.5, "lost": {"session_lost": 2}, "seconds": 3.14, "entropy": 0.2}
+    assert point == {"step": 7, "reward": 0.5, "lost": {"session_lost": 2}, "seconds": 3.14, "entropy": 0.2, "equal_groups": 0.0}
     assert curve_line(point, 45) == f"step   7 of 45  reward 0.500  |{'#' * 15:<30}|  3.1 s, 2 lost"
     nothing = curve_point(plan, {"step": 8, "reward": float("nan")})
     assert nothing["reward"] is None

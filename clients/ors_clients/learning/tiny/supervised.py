@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ors_clients.learning.tiny_model import INSTALL_TRL
+from ors_clients.learning.tiny.model import INSTALL_TRL
 from ors_clients.training.optional_imports import import_trainer_module
 
 __all__ = ["Example", "Supervised", "warm_start"]

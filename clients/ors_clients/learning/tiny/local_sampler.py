@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from ors_clients.learning.tiny_model import INSTALL_TRL
+from ors_clients.learning.tiny.model import INSTALL_TRL
 from ors_clients.samplers.generations import Generation, SamplingParameters
 from ors_clients.training.optional_imports import import_trainer_module
 

@@ -1,0 +1,1 @@
+"""A small model, made on the spot of demonstrations and warm-started by them."""
