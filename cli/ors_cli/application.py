@@ -142,7 +142,7 @@ _COMMANDS = {
         _eval,
     ),
     "train": (
-        "Train a model on an environment, and measure what it learnt on tasks whose values it never saw.",
+        "Train a model on an environment, and measure what it learnt on tasks that it never saw.",
         _train,
     ),
     "init": ("Write a folder with a working environment, its tests, a Dockerfile and a README.", _init),

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ors_clients.learning.plan import Plan
 
 from environments.echo import environment as module
-from ors_clients.learning.plan import Plan
-from ors_server import DefinitionError, Environment, Split, ToolOutput, tool
+from ors_server import DefinitionError, Environment, Split, TextBlock, ToolOutput, tool
 from ors_server.server import Server
 from tests.clients.scripted_engine import serve_application
 
@@ -149,8 +149,8 @@ class ManySplits(Environment):
     def list_tasks(cls, split: str) -> list[dict[str, Any]]:
         return [{"id": f"{split}-{number}"} for number in range(30)]
 
-    def get_prompt(self) -> str:
-        return "Say it"
+    def get_prompt(self) -> list[TextBlock]:
+        return [TextBlock(text="Say it")]
 
     @tool
     def say(self) -> ToolOutput:
@@ -221,7 +221,7 @@ def test_a_run_that_could_show_nothing_is_refused(
 
 
 def test_a_model_that_is_none_is_refused(train: Command, python: Callable[..., Path], tmp_path: Path) -> None:
-    for model, said in ((tmp_path, "has no config.json"), ("no such folder", "is no folder, and no name on the")):
+    for model, said in ((tmp_path, "has no config.json"), ("no such folder", "is neither a folder nor a name on the")):
         refused = train("echo", "--model", model, "--python", python())
         assert (refused.code, said in refused.err) == (2, True), refused.err
     missing = train("echo", "--model", "some/model", "--python", python(vllm=None, trl="1.15.0"))

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ors_clients.errors import ConfigurationError
+from ors_clients.learning.checkpoint.files import check_calls
+from ors_clients.learning.tiny.model import make_tokenizer
 from ors_clients.rollouts.chat_renderer import ChatRenderer
 from ors_clients.rollouts.messages import ChatMessage
 
@@ -402,3 +404,15 @@ def test_a_template_that_hides_the_model_s_turn_gives_way_to_chatml() -> None:
     hiding = "{%- for m in messages if m.role != 'assistant' %}{{- m.role + ': ' + m.content + '\n' }}{%- endfor %}"
     processor: Any = Processor(hiding, tiny_tokenizer("qwen2"))
     assert ChatRenderer(processor).chatml
+
+
+def test_a_template_has_to_write_tools_and_calls_in_a_form_that_is_read() -> None:
+    tokenizer = make_tokenizer([])
+    assert check_calls(tokenizer, "it").describes_tools
+    for template, said in ((None, "has no chat template"), ("{{ messages[0].content }}", "leaves tools out")):
+        tokenizer.chat_template = template
+        with pytest.raises(ConfigurationError, match=f"it.*{said}"):
+            check_calls(tokenizer, "it")
+    # It writes tools, and no calls.
+    with pytest.raises(ConfigurationError, match="which is not read here"):
+        check_calls(tiny_tokenizer("qwen3"), "it")

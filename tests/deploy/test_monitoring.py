@@ -23,6 +23,11 @@ grafana: Any = import_module("grafana_foundation_sdk.models.dashboard")
 
 PROMETHEUS = ROOT / "deploy" / "prometheus" / "prometheus.yml"
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy" / "grafana" / "ors-server.json").read_text())
+RULES: list[dict[str, Any]] = [
+    rule
+    for group in yaml.safe_load(PROMETHEUS.with_name("alerts.yml").read_text())["groups"]
+    for rule in group["rules"]
+]
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 #: Labels of Prometheus, of a server with several workers, and of a histogram.
 COMMON = {"job", "instance", "worker", "gateway", "process", "le"}
@@ -41,6 +46,7 @@ def labels_of_series() -> dict[str, set[str]]:
 
 def expressions() -> list[str]:
     found = [target["expr"] for panel in PANELS for target in panel["targets"]]
+    found += [rule["expr"] for rule in RULES]
     page = (ROOT / "docs" / "metrics.md").read_text()
     found += [query.replace("\\|", "|") for query in re.findall(r"^\| [^|]*\? \| `(.*?)`", page, re.MULTILINE)]
     return [text.replace("$__rate_interval", "5m") for text in found]
@@ -107,3 +113,12 @@ def test_the_configuration_of_prometheus() -> None:
     if promtool is not None:
         checked = subprocess.run([promtool, "check", "config", PROMETHEUS], capture_output=True, text=True, timeout=30)
         assert checked.returncode == 0, checked.stderr
+
+
+def test_each_alert_says_what_happened_and_how_bad_it_is() -> None:
+    assert yaml.safe_load(PROMETHEUS.read_text())["rule_files"] == ["alerts.yml"]
+    names = [rule["alert"] for rule in RULES]
+    assert len(set(names)) == len(names)
+    for rule in RULES:
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert rule["annotations"]["summary"]

@@ -27,7 +27,7 @@ _EPISODES, _OF_ONE = 200, 8
 
 @dataclass(frozen=True)
 class TaskChoice:
-    """What the command line says of the tasks; None for what is left to the server and the sizes of the run."""
+    """The tasks that the command line names; None for what is left to the server and the sizes of the run."""
 
     environment: str | None = None
     train_split: str | None = None
@@ -47,7 +47,7 @@ def model_named(model: str) -> str:
         return str(folder.resolve())
     if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", model):
         raise ConfigurationError(
-            f"{model} is no folder, and no name on the Hugging Face hub", "Name one as Qwen/Qwen3-0.6B."
+            f"{model} is neither a folder nor a name on the Hugging Face hub", "Name one as Qwen/Qwen3-0.6B."
         )
     return model
 

@@ -22,7 +22,7 @@ __all__ = ["Learner", "RunContext", "say"]
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a run lends to its learner."""
+    """The parts of a run that its learner uses."""
 
     plan: Plan
     stages: Stages

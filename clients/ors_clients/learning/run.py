@@ -6,7 +6,6 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,14 @@ from ors_clients.evaluation.journal import read_run
 from ors_clients.evaluation.players import Played, TokenPlayer
 from ors_clients.evaluation.run import Outcome, RunOptions, evaluate
 from ors_clients.evaluation.settings import EvaluationSettings
+from ors_clients.learning.checkpoint.learner import CheckpointLearner
 from ors_clients.learning.episodes import Episodes, Rollout
 from ors_clients.learning.grpo import train
 from ors_clients.learning.learner import Learner, RunContext, say
 from ors_clients.learning.plan import Plan
 from ors_clients.learning.report import curve_line, curve_point, make_report
 from ors_clients.learning.stages import Stages
+from ors_clients.learning.tiny.learner import TinyLearner
 from ors_clients.learning.tiny.model import INSTALL_TRL
 from ors_clients.rollouts.episode import EpisodeSession
 from ors_clients.rollouts.sinks import RolloutsSink
@@ -73,7 +74,8 @@ class Run:
             client = AsyncClient(self._url)
             self._sink = RolloutsSink(self._url, api_key=os.environ.get("ORS_API_KEY", "")) if self._upload else None
             self._episodes = Episodes(client, plan, self._sink)
-            self._learner = learner = self._learner_of_plan()
+            kind = CheckpointLearner if plan.tiny is None else TinyLearner
+            self._learner = learner = kind(RunContext(plan, self._stages, self._episodes, self._loop.run))
             try:
                 learner.begin()
                 names = [name for name in learner.evaluations if name.startswith("before")]
@@ -99,12 +101,6 @@ class Run:
         if self._sink is not None and (problem := self._sink.upload_report(plan.name, TRAINING, report)):
             say(f"The rollout store did not take the report: {problem}")
         return report
-
-    def _learner_of_plan(self) -> Learner:
-        # Not at the top of the module: a tiny model needs no vLLM, and a checkpoint no demonstrations.
-        module, name = ("tiny", "TinyLearner") if self.plan.tiny else ("checkpoint", "CheckpointLearner")
-        made = getattr(import_module(f"ors_clients.learning.{module}.learner"), name)
-        return made(RunContext(self.plan, self._stages, self._episodes, self._loop.run))
 
     def _run_of(self, name: str) -> Path:
         return self._evaluations / f"{self.plan.name}-{name}"

@@ -9,10 +9,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, TypeAlias
+from typing import (
+    Annotated,
+    Any,
+    NotRequired,  # pydantic takes no other before Python 3.12
+    TypeAlias,
+)
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from typing_extensions import NotRequired, TypedDict  # pydantic takes no other before Python 3.12
+from typing_extensions import TypedDict
 
 __all__ = ["EVALUATION", "KINDS", "LARGEST", "TRAINING", "VERSION", "StoredReport", "misfit", "read_report"]
 

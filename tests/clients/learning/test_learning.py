@@ -118,7 +118,14 @@ def test_a_step_is_a_line_of_the_curve() -> None:
     plan = replace(plan_of([], []), recipe=Recipe(groups=2, group_size=4))
     logs = {"step": 7, "reward": 0.5, "step_time": 3.14, "entropy": 0.2, "lost/session_lost": 0.25}
     point = curve_point(plan, logs)
-    assert point == {"step": 7, "reward": 0.5, "lost": {"session_lost": 2}, "seconds": 3.14, "entropy": 0.2, "equal_groups": 0.0}
+    assert point == {
+        "step": 7,
+        "reward": 0.5,
+        "lost": {"session_lost": 2},
+        "seconds": 3.14,
+        "entropy": 0.2,
+        "equal_groups": 0.0,
+    }
     assert curve_line(point, 45) == f"step   7 of 45  reward 0.500  |{'#' * 15:<30}|  3.1 s, 2 lost"
     nothing = curve_point(plan, {"step": 8, "reward": float("nan")})
     assert nothing["reward"] is None

@@ -3,8 +3,8 @@
 Requests of many episodes at once are stepped together in a thread of their own, so that the episodes' sessions go on
 meanwhile; nothing is computed while none is asked for. New weights are copied into the engine's, tensor by tensor.
 
-Written for vLLM 0.32, whose build for processors packs weights in a form that cannot be written to: there it is told
-not to, and computes more slowly.
+Written for vLLM 0.32. Its build for processors packs weights in a form that cannot be written to; it is kept from that
+here, and computes more slowly.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ class Engine:
         try:
             yield await future
         finally:
-            if self._asked.pop(request_id, None) is not None and not future.done():
+            del self._asked[request_id]
+            if future.cancelled():  # with the episode that waited for it
                 with self._lock:
                     self._waiting.aborted.append(request_id)
 
@@ -178,5 +179,5 @@ def weights_in(folder: Path) -> Iterator[tuple[str, Any]]:
     safetensors = import_trainer_module("safetensors", INSTALL_VLLM)
     for file in sorted(folder.glob("*.safetensors")):
         with safetensors.safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 - it is no dictionary
+            for name in opened.keys():  # noqa: SIM118 - it does not iterate
                 yield name, opened.get_tensor(name)

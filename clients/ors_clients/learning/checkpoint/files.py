@@ -26,7 +26,7 @@ _TOOL = ToolSpec(
 
 
 def find_folder(model: str) -> Path:
-    """Return the folder of a model, downloaded from the hub where it is no folder. Raises ``ConfigurationError``."""
+    """Return the folder of a model, downloaded from the hub where it is not a folder. Raises ``ConfigurationError``."""
     if Path(model).is_absolute():
         folder = Path(model)
     else:
@@ -36,7 +36,7 @@ def find_folder(model: str) -> Path:
         except Exception as error:  # the hub's own errors, httpx's, and the disk's
             said = str(error).strip().splitlines()
             raise ConfigurationError(
-                f"{model} cannot be had from the Hugging Face hub: {said[0] if said else type(error).__name__}",
+                f"The Hugging Face hub does not give {model}: {said[0] if said else type(error).__name__}",
                 "Give its name as the hub has it (HF_TOKEN for a gated one), or a folder.",
             ) from error
     check_folder(folder)
@@ -61,14 +61,18 @@ def check_calls(tokenizer: Any, name: str) -> ChatRenderer:
     """
     take = "Take a model that was trained to call tools, as Qwen/Qwen3-0.6B."
     if not getattr(tokenizer, "chat_template", None):
-        raise ConfigurationError(f"{name} has no chat template, so it is no model that calls tools", take)
+        raise ConfigurationError(f"{name} has no chat template, so it cannot call tools", take)
     renderer = ChatRenderer(tokenizer)
     if not renderer.describes_tools:
         raise ConfigurationError(f"The chat template of {name} leaves tools out, so it cannot call any", take)
     written = {"name": _TOOL.name, "arguments": {"word": "probe"}}
     conversation = [
         {"role": "user", "content": _ASKED},
-        {"role": "assistant", "content": "", "tool_calls": [{"id": "call00000", "type": "function", "function": written}]},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "call00000", "type": "function", "function": written}],
+        },
     ]
     try:
         text = str(tokenizer.apply_chat_template(conversation, tools=openai_tools([_TOOL]), tokenize=False))

@@ -57,7 +57,7 @@ class CheckpointLearner(Learner):
                 empty = self._transformers.AutoModelForCausalLM.from_config(config)
         except Exception as error:  # transformers raises whatever its parts raise, for files it cannot read
             raise ConfigurationError(
-                f"{self._name} is no model that can be trained: {error}", "Give a causal language model."
+                f"{self._name} cannot be trained: {error}", "Give a causal language model."
             ) from error
         if self.tokenizer.pad_token_id is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
