@@ -186,21 +186,35 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_played(
     assert not (tmp_path / "data" / "evals").exists()
 
 
-def test_a_model_that_calls_no_tool_is_refused_before_the_training(
-    train: Train, tmp_path: Path, echo: str, checkpoint: Path, python: Path
+@pytest.mark.parametrize(
+    ("forget", "said"),
+    [
+        # Of any text it says the end of the turn.
+        (
+            "[torch.nn.init.zeros_(weight) for name, weight in model.named_parameters() if 'norm' not in name]\n"
+            "model.get_input_embeddings().weight.data.fill_(1.0)[model.config.eos_token_id] = 3.0",
+            "called no tool",
+        ),
+        # It calls now and then, with any word.
+        (
+            "[torch.nn.init.normal_(weight, std=0.1) for weight in model.parameters()]",
+            "In the first 10 steps all episodes of a task earned the same",
+        ),
+    ],
+)
+def test_a_model_that_never_earns_anything_is_not_trained_for_long(
+    train: Train, tmp_path: Path, echo: str, checkpoint: Path, python: Path, forget: str, said: str
 ) -> None:
-    silent = tmp_path / "silent"
-    forget = (
+    model = tmp_path / "model"
+    program = (
         "import sys, torch; from transformers import AutoModelForCausalLM as A; torch.manual_seed(0)\n"
-        "model = A.from_pretrained(sys.argv[1])\n"
-        "for weight in model.parameters(): torch.nn.init.normal_(weight, std=0.1)\n"
-        "model.save_pretrained(sys.argv[2])"
+        f"model = A.from_pretrained(sys.argv[1])\n{forget}\nmodel.save_pretrained(sys.argv[2])"
     )
-    shutil.copytree(checkpoint, silent)
-    subprocess.run([python, "-c", forget, checkpoint, silent], check=True, timeout=300)
-    assert train(echo, "--model", silent, *SIZES, "--run", "one").wait(900) == 2, output(tmp_path)
-    assert f"episodes on held-out tasks {silent} called no tool" in output(tmp_path)
-    assert not (tmp_path / "data" / "trainings" / "one" / "checkpoints").exists()
+    shutil.copytree(checkpoint, model)
+    subprocess.run([python, "-c", program, checkpoint, model], check=True, timeout=300)
+    assert train(echo, "--model", model, *SIZES, "--run", "one").wait(900) == 2, output(tmp_path)
+    assert said in output(tmp_path), output(tmp_path)
+    assert not (tmp_path / "data" / "trainings" / "one" / "model").exists()
 
 
 def test_templates_of_models_are_told_apart(python: Path) -> None:

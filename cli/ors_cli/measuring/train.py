@@ -141,7 +141,7 @@ def train(
         typer.Option(
             "--context",
             min=1,
-            help=f"Tokens of a whole episode; most of the memory. Default: {_DEFAULT.context}.",
+            help=f"Tokens of a whole episode. Default: {_DEFAULT.context}.",
             rich_help_panel=_MODEL,
         ),
     ] = None,

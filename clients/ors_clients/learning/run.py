@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ors_clients.client.async_client import AsyncClient
+from ors_clients.errors import ConfigurationError
 from ors_clients.evaluation.journal import read_run
 from ors_clients.evaluation.players import Played, TokenPlayer
 from ors_clients.evaluation.run import Outcome, RunOptions, evaluate
@@ -29,6 +30,9 @@ from ors_clients.training.optional_imports import import_trainer_module
 from ors_server.rollouts.reports.formats import TRAINING
 
 __all__ = ["Run"]
+
+#: Steps from the first one on without any difference to learn from, after which a training ends.
+_NOTHING_TO_LEARN = 10
 
 
 class _StagePlayer:
@@ -116,8 +120,19 @@ class Run:
             learner.check_played()
             return played
 
+        equal = 0
+
         def on_step(logs: dict[str, Any]) -> None:
-            say(curve_line(curve_point(plan, logs), recipe.steps))
+            nonlocal equal
+            point = curve_point(plan, logs)
+            say(curve_line(point, recipe.steps))
+            if point["step"] == equal + 1 and point["equal_groups"] == 1.0:
+                equal += 1
+                if equal == _NOTHING_TO_LEARN:
+                    raise ConfigurationError(
+                        f"In the first {equal} steps all episodes of a task earned the same",
+                        "There is nothing to learn from: take easier or harder tasks, or another model.",
+                    )
 
         say(f"training: {recipe.steps} steps of {recipe.episodes} episodes")
         log = train(model, learner, play, on_step)
