@@ -72,7 +72,7 @@ _OF_THE_PREPARED = _of_python(os.environ) | _SEED
 def _module(command: Sequence[str]) -> str | None:
     """Return the module that a command runs as the main one: ``python -m MODULE ...`` or ``ors-server ...``."""
     if command[:2] == [sys.executable, "-m"]:
-        return command[2]
+        return command[2] if command[2].startswith(("ors_", "tests.")) else None
     return "ors_cli" if command[0] == str(Path(sys.executable).with_name("ors-server")) else None
 
 
