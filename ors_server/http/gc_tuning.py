@@ -2,9 +2,9 @@
 
 CPython's collector walks every object of its oldest generation in one go. With thousands of live sessions that takes
 0.1 s and more, in which the server answers no request. Calls create no reference cycles, so the collector rarely finds
-anything: reference counts free all objects except those that authors tie together. So the oldest generation is kept
-small (collected after a few rounds of the younger generations), and objects that survive in it are frozen: later rounds
-do not walk them.
+anything: reference counts free all objects except those that authors tie together. So a collection walks what is new
+since the last one, and what survives is frozen: each object is walked once. In generations, those of the calls under
+way would be walked in each.
 
 Frozen objects that become a cycle later are found by a *deep* collection, which walks everything. It runs when an
 environment's instance lives on after its session has ended, which indicates a cycle, and when very many objects have
@@ -25,10 +25,9 @@ from typing import Any
 
 __all__ = ["Collector"]
 
-#: Thresholds of the three generations: new objects, collections of the youngest generation, collections of the middle
-#: generation. No collection then walks more than some 12,000 objects. The requests that are answered in one turn of the
-#: loop have 30 objects each: with fewer new objects to a collection, nearly every turn of a busy loop would end in one.
-_THRESHOLDS = (4000, 0, 0)
+#: New objects to a collection, which walks these and no others. The requests that are answered in one turn of the loop
+#: have 30 objects each: with far fewer, nearly every turn of a busy loop would end in a collection.
+_NEW_OBJECTS = 12_000
 #: Seconds that instances may outlive their sessions, and how many may do so at once, before a deep collection.
 PATIENCE = 30.0
 CROWD = 64
@@ -51,15 +50,13 @@ class Collector:
         self._left: list[tuple[float, weakref.ref[Any]]] = []
 
     def start(self) -> None:
-        """Freeze all objects and keep the oldest generation small."""
+        """Freeze all objects, and those that survive a collection from now on."""
         self._thresholds = gc.get_threshold()
         gc.collect()
         gc.freeze()
-        # This one finds an empty oldest generation. CPython postpones a collection of that generation until it has
-        # grown by a quarter of its size after the last one, which is now zero.
-        gc.collect()
         self._count_frozen()
-        gc.set_threshold(*_THRESHOLDS)
+        # Freezing empties the older generations: no collection of them is ever due.
+        gc.set_threshold(_NEW_OBJECTS)
         gc.callbacks.append(self._after)
 
     def stop(self) -> None:
@@ -83,7 +80,6 @@ class Collector:
             self._deep = True
             gc.unfreeze()
             gc.collect()
-            gc.collect()  # as in `start`: the first collection has frozen the objects it left
             self._deep = False
             self._count_frozen()
             # Instances that are still alive are referenced; no collection will change that.
@@ -101,8 +97,8 @@ class Collector:
             self._growth = gc.get_freeze_count() - self._frozen
         return self._growth > GROWTH
 
-    def _after(self, phase: str, info: Mapping[str, int]) -> None:
-        if phase == "stop" and info["generation"] == 2:
+    def _after(self, phase: str, _: Mapping[str, int]) -> None:
+        if phase == "stop":
             if not self._deep:  # all objects are counted after that
-                self._growth += len(gc.get_objects())  # of all generations, which `freeze` freezes
+                self._growth += len(gc.get_objects())  # those that `freeze` freezes
             gc.freeze()

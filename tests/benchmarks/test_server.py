@@ -36,6 +36,10 @@ async def few_sessions(subject: Subject) -> Measured:
     return await scenarios.live_sessions(subject, (16, 64))
 
 
+async def few_connections(subject: Subject) -> Measured:
+    return await scenarios.connections(subject, (4, 16))
+
+
 async def few_slow_tools(subject: Subject) -> Measured:
     return await scenarios.slow_tools(subject, 20, 0.2)
 
@@ -46,6 +50,7 @@ async def few_blocking_tools(subject: Subject) -> Measured:
 
 SMALL_ROWS = (
     ServerRow("calls", "calls", scenarios.calls, floor=True),
+    ServerRow("connections", "connections", few_connections, floor=True),
     ServerRow("episodes", "episodes", scenarios.episodes, floor=True),
     ServerRow("latency", "latency", few_calls_at_once, floor=True),
     ServerRow("output", "output", scenarios.large_output),
@@ -80,6 +85,7 @@ def test_a_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     figures = {key: {name: found.median for name, found in each.items()} for key, each in report.figures.items()}
     assert 1 < figures["call_cpu"]["floor"] < figures["call_cpu"]["ours"] < 5000
     assert figures["call_rate"]["ours"] > 10
+    assert 0.1 < figures["connections_growth_floor"]["ours"] < 10
     assert figures["episode_cpu"]["ours"] > figures["episode_cpu"]["floor"]
     assert 0 < figures["call_p50_16"]["ours"] <= figures["call_p99_16"]["ours"] < 5000
     assert figures["ping_p99_16"]["ours"] > 0

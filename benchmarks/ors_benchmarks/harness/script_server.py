@@ -41,7 +41,7 @@ else:
     JSONObject = dict[str, Any]
 
 #: Shorter pauses of the collector are not reported.
-SHORTEST_PAUSE = 0.001
+SHORTEST_PAUSE = 0.0001
 #: Seconds that the set-up of ``SlowSetup`` takes.
 SETUP_SECONDS = 1.0
 #: Methods of an environment that are timed besides its tools.

@@ -31,6 +31,9 @@ class ServerRow(Row):
 ROWS: Sequence[ServerRow] = (
     ServerRow("calls", "32 sessions calling for a few seconds", scenarios.calls, floor=True),
     ServerRow(
+        "connections", "64 and 512 sessions calling, each over its connection", scenarios.connections, floor=True
+    ),
+    ServerRow(
         "observed",
         "the same with keys, metrics and recording on, and without",
         scenarios.observed_calls,
@@ -98,6 +101,22 @@ FIGURES: Sequence[Figure] = (
         candidates=("ours",),
     ),
     Figure("call_rate", "calls", "/call on one core, 32 sessions", "1/s", "more"),
+    Figure("connections_cpu_64", "connections", "CPU per /call, 64 connections", "µs"),
+    Figure("connections_cpu_512", "connections", "CPU per /call, 512 connections", "µs"),
+    Figure("connections_growth", "connections", "… ÷ that at 64", "×"),
+    Quotient(
+        "connections_growth_floor",
+        "connections",
+        "… ÷ the growth of bare uvicorn",
+        budget=1.15,
+        of="connections_growth",
+        base="floor",
+        candidates=("ours",),
+    ),
+    Figure("connections_p99", "connections", "/call p99, 512 connections", "ms"),
+    Figure("collector_pause_connections", "connections", "longest garbage-collection pause meanwhile", "ms"),
+    Figure("collector_p99_connections", "connections", "p99 of these pauses", "ms"),
+    Figure("collector_share_connections", "connections", "their share of the time", "%"),
     Figure("observed_cpu", "observed", "CPU per /call, keys, metrics and recording on", "µs"),
     Quotient(
         "observed_cost",

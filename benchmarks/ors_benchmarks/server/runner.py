@@ -16,7 +16,7 @@ from ors_benchmarks.harness.benchmark import Measuring
 from ors_benchmarks.harness.candidates import Candidate
 from ors_benchmarks.harness.processes import Cores, Pause, ServerProcess, cores, on_core
 from ors_benchmarks.harness.reports.figures import Measured
-from ors_benchmarks.harness.reports.latencies import Meter
+from ors_benchmarks.harness.reports.latencies import Meter, percentile
 from ors_benchmarks.harness.reports.results import Gathered
 from ors_benchmarks.harness.runs import Run, Size, Turn
 from ors_benchmarks.server.closed_loop import Subject, measure
@@ -111,6 +111,8 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
                 within = [pause.seconds for pause in pauses if started <= pause.started < ended]
                 if within:
                     figures[f"collector_pause_{name}"] = max(within) * 1e3
+                    figures[f"collector_p99_{name}"] = percentile(within, 0.99) * 1e3
+                    figures[f"collector_share_{name}"] = sum(within) / (ended - started) * 100
             gathered.add(candidate.name, "all", Measured(figures), {})
         self._spans.clear()
 

@@ -24,6 +24,7 @@ from ors_benchmarks.server.closed_loop import Session, Subject, Window, closed_l
 __all__ = [
     "blocking_tools",
     "calls",
+    "connections",
     "crowd",
     "episodes",
     "get_task",
@@ -70,6 +71,21 @@ async def calls(subject: Subject, sessions: int = 32) -> Measured:
     if counted.rate is not None:
         figures["call_instructions"] = counted.rate * window.cpu / window.turns / 1e3
     return Measured(figures)
+
+
+async def connections(subject: Subject, counts: tuple[int, int] = (64, 512)) -> Measured:
+    """Measure how the processor time of a call grows with the connections that call at once."""
+    measured, cpu = Measured(), list[float]()
+    sessions: list[Session] = []
+    for count in counts:
+        sessions += await subject.open(count - len(sessions))
+        window = await _calling_together(subject, sessions)
+        cpu.append(window.cpu / window.turns * 1e6)
+        measured.figures[f"connections_cpu_{count}"] = cpu[-1]
+    measured.figures["connections_p99"] = subject.meter.percentile("call", 0.99) * 1e3
+    measured.figures["connections_growth"] = cpu[1] / cpu[0]
+    await subject.close(sessions)
+    return measured
 
 
 async def observed_calls(subject: Subject) -> Measured:
