@@ -70,10 +70,13 @@ _RUNNER = "trusted_runner"
 _PARTS = ("data", "endings", "guard", "links", "programs", "reports", "running", "surroundings", "texts")
 #: What a warm Python has imported before: what the program imports later, and what most tests do.
 _AHEAD = (
-    *("process_isolation", "stray_processes", "program_rights", "sealed_programs", "pytest"),
+    *("process_isolation", "stray_processes", "program_rights", "sealed_programs"),
     *("csv", "glob", "gzip", "hashlib", "pathlib", "random", "re"),
     *("shutil", "subprocess", "tarfile", "tempfile", "zipfile"),
 )
+#: What it has imported besides where tests need it. Each copy of a Python with it takes twice the time, and an
+#: examination has five.
+_FRAMEWORK = "pytest"
 #: The verdict, the list of tests, and the programs where they are recorded.
 _OUTPUT_LIMIT = 192 * 1024
 _WORDS = {"timed out": "The tests took too long.", "killed": "The tests were killed."}
@@ -171,6 +174,7 @@ async def run_tests(
     seed = secrets.randbits(32) if seed is None else seed
     text = with_seed(tests if plain is None else plain, seed)
     canary = name_of_canary() if import_code else ""
+    ahead = (*_AHEAD, _FRAMEWORK) if plain is None else _AHEAD
     request = {
         "nonce": nonce,
         "tests": with_canary(text, canary) if canary else text,
@@ -189,7 +193,7 @@ async def run_tests(
             timeout=timeout,
             output_limit=_OUTPUT_LIMIT,
             keep_processes=live,
-            warm=WarmProgram(_RUNNER, *tools.bind, tools.packages, _AHEAD),
+            warm=WarmProgram(_RUNNER, *tools.bind, tools.packages, ahead),
         )
     except ProcessesRemain as error:
         return Verdict(False, "killed", str(error))  # only the agent can cause that

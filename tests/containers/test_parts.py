@@ -20,6 +20,7 @@ from ors_containers.linux.confinement.seccomp import ARCHITECTURES, seccomp_filt
 from ors_containers.linux.host_support import find_bubblewrap
 from ors_containers.linux.programs.pause_program import MACHINES, pause_program
 from ors_containers.runtimes.shells.output_buffer import HeadAndTail
+from ors_containers.runtimes.shells.shell_protocol import Frames
 
 
 @given(limit=st.integers(2, 50), pieces=st.lists(st.binary(max_size=40), max_size=20))
@@ -194,3 +195,24 @@ def test_no_remedy_in_a_space_is_one_that_it_cannot_follow(monkeypatch: pytest.M
         find_bubblewrap()
     assert "apt" not in str(caught.value)
     assert "A Hugging Face Space has no sandboxes" in str(caught.value)
+
+
+def test_a_status_is_looked_for_when_its_frame_may_be_complete() -> None:
+    frames = Frames()
+    variables = (b'declare -x A="1"\n', b'declare -x B="2"\n')
+    written = (b"\x1etoken 3 /tmp\x1e", *variables, b"\x1eend tok", b"en\x1e", b"more")
+    assert [frames.add(piece) for piece in written] == [True, False, False, True, True, False]
+    status = frames.read_status(b"token")
+    assert status is not None
+    assert (status.exit_status, status.directory) == (3, "/tmp")
+    assert status.exported == b"".join(variables)
+
+
+def test_a_status_before_a_large_environment_is_looked_for() -> None:
+    frames = Frames()
+    frames.add(b"\x1etoken 0 /\x1e")
+    assert not frames.add(b"x" * (2**22 - 50))
+    assert frames.add(b"x" * 100)
+    status = frames.read_status(b"token")
+    assert status is not None
+    assert status.exported == b""

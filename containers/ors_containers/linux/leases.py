@@ -21,6 +21,7 @@ import signal
 import stat
 import time
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,7 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
 
 
+@cache
 def _boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 

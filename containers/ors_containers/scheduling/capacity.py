@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ __all__ = ["Capacity", "CapacityReader"]
 
 #: Files with the memory that a group uses, in version 2 and 1.
 _USAGE = ("memory.current", "memory.usage_in_bytes")
+_PIECE = 1 << 16
 _UNLIMITED = 2**60  # version 1 says "no limit" with a number near 2**63
 
 
@@ -40,10 +42,15 @@ class CapacityReader:
     """
 
     def __init__(self, system: Path = Path("/"), *, sandbox_memory: int | None = None) -> None:
-        self._proc = system / "proc"
+        self._proc = str(system / "proc")
         self._memory_groups = list(_groups(system, "memory"))
+        # Files by their paths, and those that exist: capacity is read for each start.
+        self._memory_limits = [
+            (_first(group, "memory.max", "memory.limit_in_bytes"), _first(group, *_USAGE), f"{group}/memory.stat")
+            for group in self._memory_groups
+        ]
         self._sandbox_memory = sandbox_memory
-        self._pids_groups = list(_groups(system, "pids"))
+        self._pids_limits = [(f"{group}/pids.max", f"{group}/pids.current") for group in _groups(system, "pids")]
 
     @property
     def measures_sandboxes(self) -> bool:
@@ -56,23 +63,22 @@ class CapacityReader:
         A figure that cannot be read does not limit.
         """
         memory, memory_total = self._machine_memory()
-        for group in self._memory_groups:
-            limit = _number(group / "memory.max", group / "memory.limit_in_bytes")
+        for limit_file, usage, statistics in self._memory_limits:
+            limit = _number(limit_file)
             if limit < _UNLIMITED:
-                used = _number(*(group / name for name in _USAGE), default=0)
-                left = limit - max(0, used - _reclaimable(group / "memory.stat"))
+                left = limit - max(0, _number(usage, default=0) - _reclaimable(statistics))
                 if left < memory:
                     memory, memory_total = left, limit
         if self._sandbox_memory is not None:
             parents = self._parents_of_sandboxes()
-            used = sum(_number(*(parent / name for name in _USAGE), default=0) for parent in parents)
+            used = sum(_number(_first(parent, *_USAGE), default=0) for parent in parents)
             if self._sandbox_memory - used < memory:
                 memory, memory_total = self._sandbox_memory - used, self._sandbox_memory
         pids, pids_total = self._machine_pids()
-        for group in self._pids_groups:
-            limit = _number(group / "pids.max")
+        for limit_file, usage in self._pids_limits:
+            limit = _number(limit_file)
             if limit < _UNLIMITED:
-                left = limit - _number(group / "pids.current", default=0)
+                left = limit - _number(usage, default=0)
                 if left < pids:
                     pids, pids_total = left, limit
         return Capacity(memory, memory_total, pids, pids_total, self._pressure(), self._files())
@@ -87,7 +93,7 @@ class CapacityReader:
 
     def _machine_memory(self) -> tuple[int, int]:
         figures: dict[str, int] = {}
-        for line in _lines(self._proc / "meminfo"):
+        for line in _lines(f"{self._proc}/meminfo"):
             name, _, value = line.partition(":")
             if name in ("MemTotal", "MemAvailable"):
                 figures[name] = int(value.split()[0]) * 1024
@@ -95,40 +101,57 @@ class CapacityReader:
         return figures.get("MemAvailable", total), total
 
     def _machine_pids(self) -> tuple[int, int]:
-        kernel = self._proc / "sys/kernel"
-        total = min(_number(kernel / "pid_max"), _number(kernel / "threads-max"))
-        words = " ".join(_lines(self._proc / "loadavg")).split()
-        used = int(words[3].partition("/")[2]) if len(words) > 3 else 0
+        kernel = f"{self._proc}/sys/kernel"
+        total = min(_number(f"{kernel}/pid_max"), _number(f"{kernel}/threads-max"))
+        words = _content(f"{self._proc}/loadavg").split()
+        used = int(words[3].partition(b"/")[2]) if len(words) > 3 else 0
         return total - used, total
 
     def _files(self) -> int:
-        return files_for_sandboxes(self._proc / "sys/fs/file-max")
+        return files_for_sandboxes(Path(f"{self._proc}/sys/fs/file-max"))
 
     def _pressure(self) -> float:
-        for line in _lines(self._proc / "pressure/cpu"):
+        for line in _lines(f"{self._proc}/pressure/cpu"):
             if line.startswith("some"):
                 return float(line.split()[1].partition("=")[2])
         return 0.0
 
 
-def _lines(file: Path) -> list[str]:
+def _content(file: str) -> bytes:
+    """Return the content of a file of the kernel; empty where it cannot be read."""
     try:
-        return file.read_text().splitlines()
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return []
+        return b""
+    try:
+        content = b""
+        while piece := os.read(descriptor, _PIECE):
+            content += piece
+        return content
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
 
 
-def _number(*files: Path, default: int = _UNLIMITED) -> int:
-    """Return the number in the first file that has one; ``max`` is not a number."""
-    for file in files:
-        try:
-            return int(file.read_text())
-        except (OSError, ValueError):
-            continue
-    return default
+def _lines(file: str) -> list[str]:
+    return _content(file).decode().splitlines()
 
 
-def _reclaimable(file: Path) -> int:
+def _number(file: str, default: int = _UNLIMITED) -> int:
+    """Return the number in a file; ``max`` is not a number."""
+    try:
+        return int(_content(file))
+    except ValueError:
+        return default
+
+
+def _first(folder: Path, *names: str) -> str:
+    """Return the path of the first of these files that exists, or of the last."""
+    return str(next((folder / name for name in names if (folder / name).exists()), folder / names[-1]))
+
+
+def _reclaimable(file: str) -> int:
     """Return the bytes of a group's memory that hold files and that the kernel frees when memory is short."""
     figures = dict(line.split()[:2] for line in _lines(file))
     return int(figures.get("total_inactive_file", figures.get("inactive_file", 0)))
@@ -138,11 +161,11 @@ def _groups(system: Path, controller: str) -> Iterator[Path]:
     """Yield the directories of this process's groups of a controller, version 1 or 2, up to the visible root."""
     memberships = {
         name: path
-        for line in _lines(system / "proc/self/cgroup")
+        for line in _lines(f"{system}/proc/self/cgroup")
         for _, names, path in [line.split(":", 2)]
         for name in names.split(",")
     }
-    for line in _lines(system / "proc/self/mountinfo"):
+    for line in _lines(f"{system}/proc/self/mountinfo"):
         before, _, after = line.partition(" - ")
         root, point = before.split()[3:5]
         kind, _, options = after.split()[:3]

@@ -229,16 +229,18 @@ class SandboxPool:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(_OTHERS_INTERVAL if self.admission.shared else _STALE_INTERVAL):
                             await self._requested.wait()
-                elif time.monotonic() - self._last_request >= self._quiet_time() and self.admission.has_spare():
+                elif self._is_quiet() and self.admission.has_spare():
                     await self._add(stock)
                 else:
                     await asyncio.sleep(_SPARE_INTERVAL)
         finally:
             self._refiller = None
 
-    def _quiet_time(self) -> float:
+    def _is_quiet(self) -> bool:
+        """Return whether the last request is long enough ago."""
+        quiet = time.monotonic() - self._last_request
         # On a busy machine the pool refills more slowly, but does: a sandbox started now need not be started later.
-        return _STALE_INTERVAL if self.admission.cpu_saturated else _QUIET_TIME
+        return quiet >= _QUIET_TIME and (quiet >= _STALE_INTERVAL or not self.admission.cpu_saturated)
 
     def _next_to_refill(self) -> _Stock | None:
         now = time.monotonic()

@@ -14,10 +14,12 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import random
 import re
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -44,6 +46,9 @@ _SEED = 42
 _EVALUATION = 100
 _REPORTED = 20
 _FILES = ("task.json", "container.def", "container.sif", "test_initial_state.py", "test_final_state.py")
+_OPTIONAL = ("solution.sh", "near_miss.sh")
+#: Tasks that are kept in memory: a group's sessions, and those of some other groups, begin within a short time.
+_KNOWN = 256
 _TEST = re.compile(r"^\s*(async\s+)?def\s+test", re.MULTILINE)
 _SUMMARIES = ("o3_summary.json", "summary.json")
 _FLAG = "code of the agent would run in the tests' process, which --tests-import-code flag allows"
@@ -108,7 +113,7 @@ class EndlessSource:
         if entry is None:
             raise InvalidTask(f"There is no task {name!r} here", "Fetch the tasks again.")
         try:
-            return read_task(entry.folder, self._tests_import_code)
+            return _known_task(entry.folder, self._tests_import_code, _stamp(entry.folder))
         except FolderProblem as problem:
             raise InfrastructureFailure(
                 f"The task {name!r} can no longer be read: {problem}", "Put the folder back."
@@ -177,10 +182,31 @@ def read_task(folder: Path, tests_import_code: TestsImportCode = "refuse") -> Te
         tests_import_code=tests_import_code,
         grading=_grading(words, folder),
         start=_text(words, "start", folder, needed=False),
-        solution=_optional(folder / "solution.sh"),
-        near_miss=_optional(folder / "near_miss.sh"),
+        solution=_optional(folder / _OPTIONAL[0]),
+        near_miss=_optional(folder / _OPTIONAL[1]),
         origin=str(folder),
     )
+
+
+@lru_cache(maxsize=_KNOWN)
+def _known_task(
+    folder: Path, tests_import_code: TestsImportCode, stamp: tuple[tuple[int, int, int], ...]
+) -> TerminalTask:
+    """Read a task that a group of sessions plays once for all of them, as long as its files are the same."""
+    return read_task(folder, tests_import_code)
+
+
+def _stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
+    """Return what changes with a task's files."""
+    found: list[tuple[int, int, int]] = []
+    for name in (*_FILES, *_OPTIONAL):
+        try:
+            status = os.stat(f"{folder}/{name}")  # noqa: PTH116 - a third of the time
+        except OSError:
+            found.append((0, 0, 0))
+        else:
+            found.append((status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(found)
 
 
 @contextlib.contextmanager

@@ -270,3 +270,15 @@ def test_a_folder_that_goes_away_is_the_machines_failure(tmp_path: Path) -> None
     (folder / "task.json").write_text(json.dumps({"description": ""}))
     with pytest.raises(InfrastructureFailure, match="task_a"):
         source.find("task_a")
+
+
+def test_a_task_is_read_again_when_a_file_of_it_changes(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, "task_a")
+    source = endless.EndlessSource([tmp_path])
+    first = source.find("task_a")
+    assert source.find("task_a") is first
+    (folder / "solution.sh").write_text("true\n")
+    second = source.find("task_a")
+    assert second.solution == "true\n"
+    (folder / "solution.sh").unlink()
+    assert source.find("task_a") == first

@@ -164,6 +164,18 @@ async def test_refilling_waits_until_requests_pause(make: Make, monkeypatch: pyt
     await until(lambda: pool.warm == 2)
 
 
+async def test_a_pool_that_is_busy_reads_nothing_of_the_machine(
+    make: Make, machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = make(warm=2)
+    monkeypatch.setattr(pool_module, "_QUIET_TIME", 100.0)
+    await pool.acquire(image())
+    await pool.acquire(image())
+    monkeypatch.setattr(pool.admission, "_reading", None)
+    await asyncio.sleep(0.01)  # five looks at whether to refill
+    assert pool.admission._reading is None  # pyright: ignore[reportPrivateUsage]
+
+
 async def test_a_broken_image_fails_its_requests_and_not_the_pool(make: Make, runtime: FakeRuntime) -> None:
     pool = make(warm=2)
     await acquire_until_warm(pool, "a", 2)

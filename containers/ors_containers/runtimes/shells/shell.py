@@ -394,8 +394,8 @@ class Shell:
         if not data:  # bash has closed it: its exit follows
             asyncio.get_running_loop().remove_reader(self._socket)
             return
-        self._frames.add(data)
-        self._changed.set()
+        if self._frames.add(data):
+            self._changed.set()
 
     def _release(self) -> None:
         if self._socket is not None:

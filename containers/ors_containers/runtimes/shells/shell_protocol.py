@@ -32,6 +32,8 @@ OUTPUT_AT = 19
 SHELL_ARGUMENTS = ("--norc", "--noprofile", "--noediting", "-i", "+H", "-s")
 SETUP = b" \\set +o history; \\unset HISTFILE MAILCHECK; \\shopt -u checkwinsize; PS1= PS2=\n"
 
+#: Both parts of a frame end with it.
+_SEPARATOR = b"\x1e"
 #: Largest environment that is carried over to a new shell, in bytes; of a larger one nothing is kept.
 _ENVIRONMENT_LIMIT = 4 * 2**20
 #: Most bytes that are searched for the beginning of a frame: the longest path and other text that bash wrote.
@@ -72,11 +74,12 @@ class Frames:
     def __init__(self) -> None:
         self._data = bytearray()
 
-    def add(self, data: bytes) -> None:
-        """Append ``data``."""
+    def add(self, data: bytes) -> bool:
+        """Append ``data``; return whether a frame may be complete now. Bash writes each variable by itself."""
         self._data += data
         if len(self._data) > 2 * _ENVIRONMENT_LIMIT:
             self._data.clear()  # the rest of a large environment, or bytes that no probe wrote
+        return _SEPARATOR in data or len(self._data) > _ENVIRONMENT_LIMIT
 
     def clear(self) -> None:
         """Drop what was not read."""
