@@ -30,6 +30,7 @@ from ors_benchmarks.rollout.reports.report import RolloutReport
 from ors_benchmarks.sandboxes.scenarios import FIGURES as SANDBOX_FIGURES
 from ors_benchmarks.scale.rows import FIGURES as SCALE_FIGURES
 from ors_benchmarks.server.rows import FIGURES as SERVER_FIGURES
+from ors_benchmarks.terminal.scenarios import FIGURES as TERMINAL_FIGURES
 
 __all__ = ["BENCHMARKS", "Benchmark", "Outcome", "page", "run", "vllm_python"]
 
@@ -189,6 +190,7 @@ def _quick(name: str) -> Callable[[], Sequence[str]]:
 BENCHMARKS: Sequence[Benchmark] = (
     Benchmark("server", "Server", _quick("server"), _show_table(SERVER_FIGURES)),
     Benchmark("sandboxes", "Sandboxes", _quick("sandboxes"), _show_table(SANDBOX_FIGURES)),
+    Benchmark("terminal", "Terminal episodes", _quick("terminal"), _show_table(TERMINAL_FIGURES)),
     Benchmark("clients", "Clients", _quick("clients"), _show_table(CLIENT_FIGURES)),
     Benchmark("scale", "Several workers", _quick("scale"), _show_table(SCALE_FIGURES)),
     Benchmark("rollout", "Rollouts", vllm_python, _show_rollout),

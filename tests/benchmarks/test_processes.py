@@ -60,8 +60,8 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
 
 
 def test_the_machine_without_names_and_paths() -> None:
-    observer = Observer()
-    machine = observer.finish(describe())
+    with Observer() as observer:
+        machine = observer.finish(describe())
     assert machine.cores == len(os.sched_getaffinity(0))
     assert machine.others is not None
     assert 0 <= machine.others <= 1

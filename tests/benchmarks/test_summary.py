@@ -53,7 +53,7 @@ def rollout_report(path: Path) -> None:
 
 
 def test_every_part_is_shown(tmp_path: Path) -> None:
-    server, sandboxes, clients, _, rollout = BENCHMARKS
+    server, sandboxes, _, clients, _, rollout = BENCHMARKS
     existing = RESULTS / "server-2026-11-21.json"
     of_clients = RESULTS / "clients-2026-11-21.json"
     prepared = tmp_path / "prepared.json"

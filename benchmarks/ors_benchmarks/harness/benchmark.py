@@ -20,6 +20,7 @@ import typer
 from rich.console import Console
 
 from ors_benchmarks.harness.commands import RESULTS, Charts, Output, Program, choose, make_folder, new_console, section
+from ors_benchmarks.harness.machine import Observer
 from ors_benchmarks.harness.processes import raise_file_limit
 from ors_benchmarks.harness.reports import charts
 from ors_benchmarks.harness.reports.figures import Figure, Measured
@@ -153,26 +154,27 @@ class Benchmark(Generic[AnyRow, AnyCandidate, AnySize]):
     ) -> Report:
         for candidate in candidates:
             self.prepare(candidate)
-        run = Run(self.figures, console)
         raise_file_limit()
-        with (
-            tempfile.TemporaryDirectory(prefix="ors-bench-") as folder,
-            self.measuring(candidates, size, Path(folder), run) as measuring,
-        ):
-            present, number = measuring.candidates, 1
+        with Observer() as observer:
+            run = Run(self.figures, console, observer)
+            with (
+                tempfile.TemporaryDirectory(prefix="ors-bench-") as folder,
+                self.measuring(candidates, size, Path(folder), run) as measuring,
+            ):
+                present, number = measuring.candidates, 1
 
-            def end_round() -> None:
-                measuring.end_round(run.gathered)
-                run.gathered.end_round()
+                def end_round() -> None:
+                    measuring.end_round(run.gathered)
+                    run.gathered.end_round()
 
-            packages = {candidate.name: self.packages(candidate) for candidate in present}
-            for turn in run.each(turns(size.rounds, rows, present, self.applies)):
-                if turn.number != number:
-                    end_round()
-                    number = turn.number
-                run.add(turn, *measuring.measure(turn))
-            end_round()
-        return run.report(size, rows, {candidate.name: candidate.title for candidate in present}, packages)
+                packages = {candidate.name: self.packages(candidate) for candidate in present}
+                for turn in run.each(turns(size.rounds, rows, present, self.applies)):
+                    if turn.number != number:
+                        end_round()
+                        number = turn.number
+                    run.add(turn, *measuring.measure(turn))
+                end_round()
+            return run.report(size, rows, {candidate.name: candidate.title for candidate in present}, packages)
 
 
 def _option(name: str, text: str, **more: Any) -> Any:

@@ -1,8 +1,8 @@
 """Processor time of a command with everything that it starts, wherever its containers are put: by control group.
 
-Programs that start containers move them into groups of their own, beside the command's. So its time is that of a new
-group for the command, and what every other group at the top has gained meanwhile, but those of the init system. Nothing
-else should start containers beside it. Needs root.
+podman moves containers into groups of its own, beside the command's. So with ``beside`` its time is that of a new group
+for the command, and what podman's have gained meanwhile. Nothing else should start containers with it then. Our own
+sandboxes are below the command's group. Needs root.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ __all__ = ["NoControlGroups", "ProcessorTime", "processor_time"]
 
 #: The hierarchies, of version 1 and 2.
 _HIERARCHIES = (Path("/sys/fs/cgroup/cpuacct"), Path("/sys/fs/cgroup/cpu,cpuacct"), Path("/sys/fs/cgroup"))
-#: Groups that an init system makes, whose processes are others'.
-_OTHERS = {"init.scope", "system.slice", "user.slice"}
+#: Groups at the top in which podman makes those of its containers, without systemd and with it.
+_CONTAINERS = ("libpod_parent", "machine.slice")
 
 
 class NoControlGroups(OrsError):
@@ -30,35 +30,44 @@ class NoControlGroups(OrsError):
 class ProcessorTime:
     """The processor time of one command."""
 
-    def __init__(self, hierarchy: Path) -> None:
-        """Make the command's group. Raises ``NoControlGroups``."""
+    def __init__(self, hierarchy: Path, within: str = "/") -> None:
+        """Make the command's group in the group ``within``, the caller's. Raises ``NoControlGroups``."""
         self._hierarchy = hierarchy
-        self._group = hierarchy / f"ors-bench-{secrets.token_hex(4)}"
+        self._within = hierarchy / within.lstrip("/")
+        self._group = self._within / f"ors-bench-{secrets.token_hex(4)}"
         try:
             self._group.mkdir()
         except OSError as error:
             raise NoControlGroups(
                 f"{self._group} cannot be made: {error.strerror}", "Run it as root, outside a container."
             ) from error
-        self._before = self._groups()
+        self._before = self._of_containers()
 
     def enter(self) -> None:
         """Move the calling process into the group; for ``preexec_fn``."""
         (self._group / "cgroup.procs").write_text(f"{os.getpid()}\n")
 
-    def seconds(self) -> float:
+    def seconds(self, *, beside: bool) -> float:
         """Return the processor time since the group was made."""
-        return sum(used - self._before.get(name, 0.0) for name, used in self._groups().items())
+        own = _used(self._group) or 0.0
+        return own + (self._of_containers() - self._before if beside else 0.0)
+
+    @contextlib.contextmanager
+    def entered(self) -> Generator[None]:
+        """Keep the calling process in the group for a block, with what it starts meanwhile. Raises ``OSError``."""
+        self.enter()
+        try:
+            yield
+        finally:
+            (self._within / "cgroup.procs").write_text(f"{os.getpid()}\n")
 
     def remove(self) -> None:
         """Remove the group; one in which processes are left stays."""
         with contextlib.suppress(OSError):
             self._group.rmdir()
 
-    def _groups(self) -> dict[str, float]:
-        """Return the seconds of each group at the top, those of its own groups included."""
-        folders = (each for each in self._hierarchy.iterdir() if each.is_dir() and each.name not in _OTHERS)
-        return {folder.name: used for folder in folders if (used := _used(folder)) is not None}
+    def _of_containers(self) -> float:
+        return sum(_used(self._hierarchy / name) or 0.0 for name in _CONTAINERS)
 
 
 @contextlib.contextmanager
@@ -69,11 +78,20 @@ def processor_time() -> Generator[ProcessorTime]:
         raise NoControlGroups(
             "No hierarchy of control groups counts processor time", "Mount one with cpuacct, or cgroup2."
         )
-    counted = ProcessorTime(root)
+    counted = ProcessorTime(root, _own_group())
     try:
         yield counted
     finally:
         counted.remove()
+
+
+def _own_group() -> str:
+    """Return the path of this process's group in the hierarchy that counts: that of ``cpuacct``, or version 2's."""
+    lines = [line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    return next(
+        (path for controllers, path in lines if "cpuacct" in controllers.split(",")),
+        next((path for controllers, path in lines if not controllers), "/"),
+    )
 
 
 def _used(group: Path) -> float | None:

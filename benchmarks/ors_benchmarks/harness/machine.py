@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from ors_benchmarks.harness.control_groups import NoControlGroups, ProcessorTime, processor_time
 from ors_benchmarks.harness.processes import cores
 
 __all__ = ["Machine", "Observer", "describe"]
@@ -61,8 +63,12 @@ def describe() -> Machine:
     )
 
 
-class Observer:
-    """Measure how much of the machine others used, from construction to ``finish``."""
+class Observer(contextlib.AbstractContextManager["Observer"]):
+    """Measure how much of the machine others used, from construction to ``finish``.
+
+    Ours are this process and its descendants that it has waited for; in a ``with`` block of root, all descendants, by
+    control group: no process waits for what a sandbox leaves running.
+    """
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -70,15 +76,29 @@ class Observer:
         self._own = _own_seconds()
         #: CPU time of our own processes that this one does not wait for.
         self.unaccounted = 0.0
+        #: Processor time of the block; None where this user has no control group that counts it.
+        self.counted: ProcessorTime | None = None
+        self._entered = contextlib.ExitStack()
+
+    def __enter__(self) -> Observer:
+        with contextlib.ExitStack() as stack, contextlib.suppress(NoControlGroups, OSError):
+            counted = stack.enter_context(processor_time())
+            stack.enter_context(counted.entered())
+            self.counted, self._entered = counted, stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._entered.close()
 
     def finish(self, machine: Machine) -> Machine:
         """Return the machine with both shares. Call it after the servers ended: only then is their CPU time known."""
         busy, stolen = _machine_seconds()
         whole = (time.monotonic() - self._started) * (os.cpu_count() or 1)
-        others = busy - self._busy - (_own_seconds() - self._own) - self.unaccounted
+        waited_for = _own_seconds() - self._own + self.unaccounted
+        own = waited_for if self.counted is None else self.counted.seconds(beside=False)
         return machine.model_copy(
             update={
-                "others": round(min(1.0, max(0.0, others / whole)), 3),
+                "others": round(min(1.0, max(0.0, (busy - self._busy - own) / whole)), 3),
                 "stolen": round((stolen - self._stolen) / whole, 3),
             }
         )

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import time
 import urllib.error
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -135,11 +135,19 @@ class ServerProcess:
     _ready: float = 0.0
 
     @classmethod
-    def start(cls, command: Sequence[str], folder: Path, core: int | None, *, name: str) -> ServerProcess:
+    def start(
+        cls,
+        command: Sequence[str],
+        folder: Path,
+        core: int | None,
+        *,
+        name: str,
+        variables: Mapping[str, str] | None = None,
+    ) -> ServerProcess:
         """Run a command and wait until it answers.
 
         Its last arguments are a port and a file for the collector's pauses. Its log goes to a file in ``folder``.
-        Raises ``StartFailed``.
+        ``variables`` are settings that it gets. Raises ``StartFailed``.
         """
         port = free_port()
         serial = sum(1 for _ in folder.glob("*.log"))
@@ -148,7 +156,7 @@ class ServerProcess:
             process = subprocess.Popen(
                 [*command, str(port), str(pauses)],
                 cwd=folder,
-                env=without_settings(),
+                env=without_settings() | dict(variables or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -180,7 +188,7 @@ class ServerProcess:
         os.truncate(self._log, 0)
 
     def stop(self) -> list[Pause] | None:
-        """End the process; returns its pauses of at least a millisecond while it served.
+        """End the process; returns its pauses of at least 0.1 ms while it served.
 
         None if it does not report them or had to be killed.
         """

@@ -82,12 +82,13 @@ def new_bar(console: Console, *columns: ProgressColumn) -> Progress:
 class Run:
     """Show and collect measurements."""
 
-    def __init__(self, figures: Sequence[Figure], console: Console) -> None:
+    def __init__(self, figures: Sequence[Figure], console: Console, observer: Observer) -> None:
+        #: Counts the run's processor time.
+        self.observer = observer
         self.gathered = Gathered(figures)
         self._figures = figures
         self._console = console
         self._started, self._clock = datetime.now(UTC), time.monotonic()
-        self._observer = Observer()
         self._bar = new_bar(console)
         self._task = self._bar.add_task("preparing", total=None)
         self._turn_started = 0.0
@@ -140,7 +141,7 @@ class Run:
             rounds=size.rounds,
             window_seconds=size.seconds,
             rows=[row.name for row in rows],
-            machine=self._observer.finish(describe()),
+            machine=self.observer.finish(describe()),
             titles=dict(titles),
             packages={name: dict(versions) for name, versions in packages.items()},
             figures=self.gathered.figures(),

@@ -193,7 +193,6 @@ def benchmark(
     make_folder(output)
     raise_file_limit()
     started, clock = datetime.now(UTC), time.monotonic()
-    observer = Observer()
     sampling = SamplingParameters(max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k)
     steered = (emulated is not None or model in tiny_model.SHAPES) if steer is None else steer
     pinned: Sequence[int] | None = None
@@ -203,7 +202,7 @@ def benchmark(
         pinned, others = allowed[: len(allowed) // 2], allowed[len(allowed) // 2 :]
     found = Findings([], [])
     description: dict[str, str] = {}
-    with tempfile.TemporaryDirectory(prefix="ors-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ors-bench-") as folder, Observer() as observer:
 
         def cell(name: str, client: str, count: int, think: float) -> CellPlan:
             served = (
@@ -274,12 +273,13 @@ def benchmark(
                 found.ended_early = "It was interrupted"
             except Exception as error:  # noqa: BLE001 - a bug; what was measured is reported before it is raised again
                 crash, found.ended_early = error, f"{type(error).__name__}: {error}"
+        machine = observer.finish(describe())
     report = RolloutReport(
         ratio=found.cells[0].ratio.median if found.cells and found.cells[0].ratio is not None else None,
         ended_early=found.ended_early,
         started=started.replace(microsecond=0),
         seconds=round(time.monotonic() - clock, 1),
-        machine=observer.finish(describe()).model_copy(update={"pinned": pinned is not None}),
+        machine=machine.model_copy(update={"pinned": pinned is not None}),
         model=Path(model).name,
         engine=engine,
         engine_description=description,

@@ -128,6 +128,10 @@ class ByHand(Candidate):
     async def _end(self) -> None:
         """Remove what is left of all sandboxes."""
 
+    def add_binds(self, *binds: tuple[Path, str]) -> None:
+        """Bind more of this machine into the sandboxes that start from now on, read-only."""
+        self._binds = (*self._binds, *binds)
+
     def binds(self, option: str, form: Callable[[Path, str], Sequence[str]]) -> list[str]:
         """Return the arguments that put the image's binds in place."""
         return [word for source, target in self._binds for word in (option, *form(source, target))]

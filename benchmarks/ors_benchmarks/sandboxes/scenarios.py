@@ -36,6 +36,8 @@ __all__ = ["FIGURES", "FULL", "QUICK", "ROWS", "SandboxRow", "SandboxSize"]
 #: Sessions of one group, as GRPO has them.
 GROUP = 16
 SETUP_SECONDS = 0.5
+#: Leaves an idle Python running.
+_PYTHON = "python3 -c 'import time; time.sleep(600)' > /dev/null 2>&1 & echo started"
 #: Seconds that freed memory takes to show as free.
 _SETTLE = 1.0
 
@@ -193,7 +195,7 @@ async def crowd(candidate: Candidate, size: SandboxSize) -> Measured:
     figures: dict[str, float] = {}
     for count in size.crowds:
         await asyncio.sleep(_SETTLE)
-        before = CapacityReader().read().memory
+        before, files = CapacityReader().read().memory, _open_files()
         boxes: list[Box] = []
         try:
             started = time.perf_counter()
@@ -205,8 +207,14 @@ async def crowd(candidate: Candidate, size: SandboxSize) -> Measured:
                     raise problem
             await asyncio.sleep(_SETTLE)
             taken = before - CapacityReader().read().memory
+            figures[f"crowd_{count}_files"] = (_open_files() - files) / count
             for box in boxes:
                 await box.check()
+            if count == size.crowds[0]:
+                for box in boxes:
+                    await box.run(_PYTHON)
+                await asyncio.sleep(_SETTLE)
+                figures[f"crowd_{count}_python"] = (before - CapacityReader().read().memory) / count / 2**20
             started = time.perf_counter()
         finally:
             await asyncio.gather(*(box.stop() for box in boxes))
@@ -215,6 +223,10 @@ async def crowd(candidate: Candidate, size: SandboxSize) -> Measured:
         figures[f"crowd_{count}_stop"] = time.perf_counter() - started
         figures[f"crowd_{count}_failures"] = count - len(boxes)
     return Measured(figures)
+
+
+def _open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - their number is enough
 
 
 def _starts(candidate: Candidate, count: int) -> list[Awaitable[Box]]:
@@ -355,6 +367,8 @@ FIGURES: Sequence[Figure] = (
     Figure("group_wall", "group", "16 sessions of one task, the same", "s"),
     Figure("crowd_100_wall", "crowd", "100 at once, all started", "s"),
     Figure("crowd_100_memory", "crowd", "memory of each of 100", "MiB"),
+    Figure("crowd_100_python", "crowd", "… with an idle Python in each", "MiB"),
+    Figure("crowd_100_files", "crowd", "descriptors of this process for each", ""),
     Figure("crowd_100_stop", "crowd", "100 at once, all stopped", "s"),
     Figure("crowd_500_wall", "crowd", "500 at once, all started", "s", budget=10),
     Figure("crowd_500_failures", "crowd", "500 at once, failures", "", budget=0),

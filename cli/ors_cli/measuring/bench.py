@@ -21,6 +21,12 @@ def _sandboxes(to: typer.Typer) -> None:
     main.add_to(to, "sandboxes")
 
 
+def _terminal(to: typer.Typer) -> None:
+    from ors_benchmarks.terminal.command import main
+
+    main.add_to(to, "terminal")
+
+
 def _scale(to: typer.Typer) -> None:
     from ors_benchmarks.scale.command import main
 
@@ -55,6 +61,10 @@ bench = with_commands(
             "Measure sandboxes: starts, commands, examinations, hundreds at once, every answer verified.",
             _sandboxes,
         ),
+        "terminal": (
+            "Measure graded terminal episodes beside the same by hand and in podman, every verdict verified.",
+            _terminal,
+        ),
         "scale": (
             "Measure what several workers behind a gateway cost and gain, every answer verified.",
             _scale,
@@ -76,6 +86,7 @@ bench = with_commands(
     epilog="[bold]Examples[/bold]\n"
     "  ors-server bench server --quick      a first impression, in a minute or so\n"
     "  ors-server bench sandboxes --quick   the same of the sandboxes\n"
+    "  ors-server bench terminal --quick    graded episodes, beside the same by hand\n"
     "  ors-server bench clients --quick     the same of the client\n"
     "  ors-server bench scale --quick       several workers, and what the gateway costs\n"
     "  ors-server bench rollout --quick     an engine with environments between its turns\n"
