@@ -168,12 +168,8 @@ def _costs(report: Mapping[str, Any]) -> Section:
         # An attempt that a kill cut off has cost something, and nothing is known of it.
         cut_off = report["infrastructure"]["interrupted"]
         least = "at least " if lost_least or tokens["answers_without_count"] or cut_off else ""
-        rows.append(
-            (
-                "cost, in the currency of the prices",
-                f"{least}{tokens['cost'] + lost['cost']:.4f}, of it lost {lost_least}{lost['cost']:.4f}",
-            )
-        )
+        costs = f"{least}{tokens['cost'] + lost['cost']:.4f}, of it lost {lost_least}{lost['cost']:.4f}"
+        rows.append(("cost, in the currency of the prices", costs))
     rows.append(("turns", _spread(report["turns"], number)))
     for name, title in (("episode", "seconds an episode"), ("model", "… for the model"), ("tools", "… for tools")):
         spread: Mapping[str, float] | None = report["seconds"][name]
