@@ -240,10 +240,16 @@ def _notices(
         return [f"This {info['kind']} has sent no report: it goes on, or it was interrupted."]
     if report is not None and report.problem:
         return [f"The report of this run cannot be read: {report.problem}. What follows is made of its rollouts."]
-    if report is not None and report.kind == EVALUATION and content["samples"]["scored"] != run.num_rewarded:
-        scored = content["samples"]["scored"]
-        return [f"The report counts {scored:,} scored samples, and the store has {run.num_rewarded:,} of this run."]
-    return []
+    if report is None or not content:
+        return []
+    if report.kind == EVALUATION:
+        scored, things = content["samples"]["scored"], "scored samples"
+    else:
+        episodes = content["episodes"]
+        scored, things = episodes["training"] - sum(episodes["lost"].values()), "episodes with a reward"
+    if scored == run.num_rewarded:
+        return []
+    return [f"The report counts {scored:,} {things}, and the store has {run.num_rewarded:,} of this run."]
 
 
 # --- two runs ------------------------------------------------------------------------------------

@@ -87,6 +87,7 @@ async def test_the_page_of_a_training_shows_its_report(visit: Visit) -> None:
         assert text in page.text
     assert "worse than greedy decoding before the training (84.6 %)" in page.text
     assert "By kind of task" not in page.text  # there is one
+    assert "The report counts 2,560 episodes with a reward, and the store has 3 of this run." in page.text
     await upload(browser, report_event("trained", "training", report | {"failed": ["40 of 64 episodes were lost"]}))
     assert "The numbers do not stand: 40 of 64 episodes were lost" in (await run_page(browser, "trained")).text
 
