@@ -80,8 +80,11 @@ def render_curve(curve: Curve) -> Markup:
     return _chart(said, low, high, drawn, ends)
 
 
-def render_bars(bars: TaskBars) -> Markup:
-    """Return a bar for each task, those that pass most often first; of many tasks, one bar for several."""
+def render_bars(bars: TaskBars, page: str = "") -> Markup:
+    """Return a bar for each task, those that pass most often first; of many tasks, one bar for several.
+
+    ``page`` is the address of the run, whose tasks the numbers below lead to.
+    """
     rates = sorted(bars.rates, reverse=True)
     if not rates:
         return Markup()
@@ -99,7 +102,12 @@ def render_bars(bars: TaskBars) -> Markup:
     always, never = sum(rate >= 1 for rate in rates), sum(rate <= 0 for rate in rates)
     sometimes = len(rates) - always - never
     said = f"pass rates of {len(rates):,} tasks: {always:,} pass always, {sometimes:,} sometimes, {never:,} never"
-    return _chart(said, 0.0, 1.0, drawn, [f"{always:,} always", f"{sometimes:,} sometimes", f"{never:,} never"])
+    ends = (("always", always), ("sometimes", sometimes), ("never", never))
+    below = [
+        Markup('<a href="{}&passing={}#tasks">{} passed {}</a>').format(page, name, f"{count:,}", name)
+        for name, count in ends
+    ]
+    return _chart(said, 0.0, 1.0, drawn, below)
 
 
 def _chart(said: str, low: float, high: float, drawn: Iterable[str], below: Sequence[str]) -> Markup:
@@ -109,9 +117,9 @@ def _chart(said: str, low: float, high: float, drawn: Iterable[str], below: Sequ
     under = "".join(f"<span>{escape(text)}</span>" for text in below)
     # Numbers of this module, and names that were escaped.
     return Markup(  # noqa: S704
-        f'<div class="chart" role="img" aria-label="{escape(said)}"><div class="beside">{beside}</div>'
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none">{lines}{"".join(drawn)}</svg>'
-        f'<div class="below">{under}</div></div>'
+        f'<div class="chart"><div class="beside" aria-hidden="true">{beside}</div>'
+        f'<svg role="img" aria-label="{escape(said)}" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none">'
+        f'{lines}{"".join(drawn)}</svg><div class="below">{under}</div></div>'
     )
 
 

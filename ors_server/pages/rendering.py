@@ -12,7 +12,7 @@ import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio.to_thread
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -23,11 +23,24 @@ from ors_server.pages.ansi import render_ansi, visible
 from ors_server.pages.curves import render_bars, render_curve
 from ors_server.pages.markdown import render_markdown, render_message
 from ors_server.pages.tokens import render_tokens
+from ors_server.rollouts.reports import figures
+
+if TYPE_CHECKING:
+    from ors_server.rollouts.queries.listed import RolloutSummary
 
 __all__ = ["LONGEST", "Renderer", "cut"]
 
 #: Characters of one text that a page shows; the whole of a longer one is a file of its own.
 LONGEST = 20_000
+#: Reasons why a client ended a rollout before its environment did.
+_CUT_OFF = {
+    "max_turns": "turn limit",
+    "max_tokens": "token limit",
+    "max_time": "time limit",
+    "context_overflow": "context full",
+    "stopped": "stopped by its trainer",
+    "aborted": "aborted by the engine",
+}
 _IMAGES = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
 #: Characters of base64 that a page shows as a picture.
 _LARGEST_IMAGE = 4 * 2**20
@@ -68,9 +81,11 @@ def _environment() -> Environment:
         cut=cut,
         digits=digits,
         duration=duration,
+        ending=ending,
         exact=exact,
         image=image,
         markdown=render_markdown,
+        mean=mean,
         message=render_message,
         number=number,
         percent=percent,
@@ -173,9 +188,21 @@ def digits(value: float) -> str:
     return f"{value:.15g}"
 
 
+def mean(value: float | None) -> str:
+    """Return a mean; a dash for none."""
+    return "–" if value is None else figures.mean(value)
+
+
 def percent(share: float | None) -> str:
     """Return a share in percent; a dash for none."""
-    return "–" if share is None else f"{share:.1%}".replace("%", " %")
+    return "–" if share is None else figures.percent(share)
+
+
+def ending(rollout: RolloutSummary) -> str:
+    """Return how a rollout ended: one that its client cut off, at which limit."""
+    if rollout.outcome == "deleted":
+        return _CUT_OFF.get(rollout.outcome_reason or "", "ended by its client")
+    return rollout.outcome or ""
 
 
 def size(value: float | None) -> str:

@@ -147,6 +147,34 @@ async def test_a_trajectory_as_events() -> None:
     assert messages[7]["content"] == "<tool_call>{bad</tool_call>"
 
 
+@pytest.mark.parametrize(
+    ("scored", "rule", "sent"),
+    [
+        (1.5, {}, [0.5, 1.0]),
+        (1.0, {"reward": "max"}, [0.5, 1.0]),
+        (1.5, {"reward": "max"}, [1.5]),
+        (0.75, {"reward": "mean"}, [0.75]),  # a store takes the sum or the highest
+        (0.0, {}, [0.0]),
+        (None, {}, []),
+    ],
+)
+async def test_a_store_counts_what_the_trainer_scored(
+    scored: float | None, rule: dict[str, Any], sent: list[float]
+) -> None:
+    labels = dataclasses.replace(LABELS, reward=scored, run_info=rule)
+    _, *messages = rollout_events(await played(), labels)
+    assert [message["reward"] for message in messages if "reward" in message] == sent
+    own = [message["metadata"]["step_reward"] for message in messages if "step_reward" in message.get("metadata", {})]
+    assert own == ([] if len(sent) == 2 else [0.5, 1.0])
+
+
+def test_a_rollout_that_no_tool_rewarded_counts_what_the_trainer_scored() -> None:
+    """As a malformed call that ends the episode: without it, means are those of the others alone."""
+    labels = dataclasses.replace(LABELS, reward=0.0)
+    assert [event.get("reward") for event in rollout_events(small(1), labels)] == [None, 0.0]
+    assert len(rollout_events(Trajectory("r1"), labels)) == 1
+
+
 async def test_events_have_the_shape_of_the_api_s_own_client() -> None:
     models = pytest.importorskip("openreward.models")
     kinds = {"rollout": models.RolloutStartedEvent, "message": models.LogMessageEvent}

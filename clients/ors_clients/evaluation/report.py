@@ -17,7 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ors_clients.errors import EvaluationError
-from ors_server.rollouts.reports.sections import Section, comparison_section, number, report_sections, verdict_lines
+from ors_server.rollouts.reports.figures import mean
+from ors_server.rollouts.reports.sections import Section, comparison_section, report_sections, verdict_lines
 
 __all__ = ["markdown", "print_report", "write_report"]
 
@@ -30,12 +31,12 @@ def markdown(report: Mapping[str, Any], comparison: Mapping[str, Any] | None = N
         parts.append(f"## {section.title}\n")
         parts.append("| | |\n|---|---|")
         parts += [f"| {_escaped(label)} | {_escaped(value)} |" for label, value in section.rows]
-        parts.append("")
+        parts += ["", f"{_escaped(section.note)}\n"] if section.note else [""]
     parts.append("## Tasks\n\n| task | samples | successes | mean reward | missing | lost attempts |")
     parts.append("|---|---|---|---|---|---|")
     for row in report["per_task"]:
-        mean = sum(row["rewards"]) / len(row["rewards"]) if row["rewards"] else None
-        cells = (_task(row), row["samples"], row["successes"], number(mean), row["missing"], row["lost_attempts"])
+        earned = sum(row["rewards"]) / len(row["rewards"]) if row["rewards"] else None
+        cells = (_task(row), row["samples"], row["successes"], mean(earned), row["missing"], row["lost_attempts"])
         parts.append(f"| {' | '.join(_escaped(str(cell)) for cell in cells)} |")
     return "\n".join(parts) + "\n"
 
@@ -50,6 +51,8 @@ def print_report(console: Console, report: Mapping[str, Any], comparison: Mappin
         for label, value in section.rows:
             table.add_row(Text(_plain(label), style="dim"), Text(_plain(value)))
         console.print(table)
+        if section.note:
+            console.print(Text(f"  {section.note}", style="dim"))
     console.print()
     for line in verdict_lines(report):
         console.print(Text(_plain(line), style="bold red"), soft_wrap=True)

@@ -12,6 +12,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from ors_clients.evaluation.attempts import Attempt
@@ -123,6 +124,7 @@ def summarize(record: RunRecord, *, max_failures: float, ks: Sequence[int] = (),
             "episode": _spread([attempt.seconds for attempt in scored]),
             "model": _spread([attempt.generation_seconds for attempt in scored]),
             "tools": _spread([attempt.tool_seconds for attempt in scored]),
+            "whole": _whole(record),
         },
         "per_task": [_row(task) for task in tasks],
     }
@@ -216,6 +218,15 @@ def _spread(values: Sequence[float]) -> dict[str, float] | None:
         "p95": ordered[math.ceil(0.95 * len(ordered)) - 1],
         "highest": ordered[-1],
     }
+
+
+def _whole(record: RunRecord) -> float | None:
+    """Return the seconds from the beginning of a run to its last end of an episode, pauses included."""
+    try:
+        last = max(datetime.fromisoformat(attempt.ended) for attempt in record.attempts if attempt.ended)
+        return max(0.0, (last - datetime.fromisoformat(record.begun)).total_seconds())
+    except (ValueError, TypeError):  # no attempt, or a journal that others wrote
+        return None
 
 
 def _row(task: TaskScore) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from ors_clients.errors import EvaluationError
 from ors_clients.evaluation.attempts import Attempt
 from ors_clients.evaluation.players import Played
 from ors_clients.evaluation.redaction import Redaction
-from ors_clients.rollouts.rewards import RewardRule
 from ors_clients.rollouts.sinks import RolloutsSink
 from ors_clients.rollouts.upload_events import RolloutLabels, rollout_events
 from ors_server.rollouts.reports.formats import EVALUATION
@@ -106,13 +105,6 @@ class EpisodeFile:
             },
         )
         events = rollout_events(played.trajectory, labels)
-        rewards = [event["reward"] for event in events if "reward" in event]
-        # A store takes the sum of an episode's rewards or the highest one, and none for a rollout without one: both are
-        # then the report's, by whichever rule.
-        if attempt.lost is not None or {max(rewards, default=None), _sum(rewards)} != {attempt.reward}:
-            events = [_without_reward(event) for event in events]
-            if attempt.lost is None:
-                events[-1]["reward"] = attempt.reward
         events = [
             {name: self._redaction.value(held) if name in _FOREIGN else held for name, held in event.items()}
             for event in events
@@ -131,10 +123,6 @@ class EpisodeFile:
             raise EvaluationError(f"{self._path} cannot be written: {error}", "Make room, then --resume it.") from error
 
 
-def _sum(rewards: list[float]) -> float | None:
-    return RewardRule().total(rewards, terminal=True) if rewards else None
-
-
 def _outcome(attempt: Attempt) -> dict[str, str]:
     """Return how an attempt ended, in the words of rollout stores."""
     if attempt.lost is not None:
@@ -142,14 +130,6 @@ def _outcome(attempt: Attempt) -> dict[str, str]:
     if attempt.stop == "finished":
         return {"outcome": "finished"}
     return {"outcome": "deleted", "outcome_reason": attempt.stop}
-
-
-def _without_reward(event: dict[str, Any]) -> dict[str, Any]:
-    """Return an event with the reward of its step in its metadata only."""
-    if "reward" not in event:
-        return event
-    others = {key: value for key, value in event.items() if key != "reward"}
-    return {**others, "metadata": {**(event.get("metadata") or {}), "step_reward": event["reward"]}}
 
 
 class Uploads:

@@ -18,6 +18,8 @@ from ors_clients.evaluation.compare import ComparedRun, compare
 from ors_clients.evaluation.journal import read_run
 from ors_clients.learning.grpo import LOST
 from ors_clients.learning.plan import Plan
+from ors_server.rollouts.reports.figures import STATISTICS, percent, share
+from ors_server.rollouts.reports.training_sections import difference_text, training_headline
 
 __all__ = ["curve_line", "curve_point", "make_report", "report_lines"]
 
@@ -87,6 +89,8 @@ def make_report(
         failed.append(f"{sum(lost.values())} of {played} episodes of the training were lost")
     difference = compared("after-sampled", "before-sampled")
     found = more(compared)
+    spent = {**found.get("seconds", {}), "training": training["seconds"]}
+    spent["evaluations"] = round(math.fsum(report["seconds"]["whole"] or 0.0 for report in results.values()), 1)
     return {
         "run": plan.name,
         "target": plan.target,
@@ -103,7 +107,11 @@ def make_report(
         **found,
         "model": {**found["model"], "checkpoint": checkpoint},
         "recipe": {**asdict(plan.recipe), **({} if plan.tiny is None else asdict(plan.tiny))},
-        "seconds": {**found.get("seconds", {}), "training": training["seconds"]},
+        "seconds": {
+            **spent,
+            "training_steps": round(math.fsum(point["seconds"] for point in curve), 1),
+            "together": round(math.fsum(spent.values()), 1),
+        },
         "versions": {"python": platform.python_version(), **versions},
         "curve": curve,
     }
@@ -144,16 +152,17 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
     lines.append(f"{'':12}" + "".join(f"{name.replace('-', ' '):>16}" for name in columns))
     for kind in next(iter(columns.values()))["kinds"]:
         cells = (found["kinds"][kind] for found in columns.values())
-        lines.append(f"{kind:12}" + "".join(f"{_share(cell):>16}" for cell in cells))
-    lines.append(f"{'all':12}" + "".join(f"{_share(found['all']):>16}" for found in columns.values()))
-    difference = report["difference"]
-    before, after, greedy = (rates[name]["all"] for name in ("before-sampled", "after-sampled", "before-greedy"))
+        lines.append(f"{kind:12}" + "".join(f"{share(cell):>16}" for cell in cells))
+    lines.append(f"{'all':12}" + "".join(f"{share(found['all']):>16}" for found in columns.values()))
+    greedy = rates["before-greedy"]["all"]
     lines += [
         "",
-        f"{report['verdict']} Sampled, before to after: {before:.3f} to {after:.3f}, {_difference(difference)}",
-        f"Greedy decoding of the model before already earns {greedy:.3f}: {greedy - before:+.3f} is only sharper"
-        f" sampling. Sampled after against greedy before: {_difference(report['over_greedy_before'])}",
+        training_headline(report),
+        f"Sampled, before to after: {difference_text(report['difference'])}",
+        f"Greedy decoding before the training earns {percent(greedy)}, which is only sharper sampling."
+        f" Sampled after against it: {difference_text(report['over_greedy_before'])}",
         *_imitation(report),
+        STATISTICS,
         *_equal(report["curve"]),
         f"Episodes of the training: {report['episodes']['training']:,}, lost: {_counts(report['episodes']['lost'])}."
         f" Lost in the evaluations and played again: {sum(report['lost_in_evaluations'].values())}.",
@@ -167,31 +176,19 @@ def _imitation(report: Mapping[str, Any]) -> list[str]:
     """Return what imitation alone earns, where there are demonstrations."""
     if "over_supervised" not in report:
         return []
-    rate = report["pass_rates"]["supervised-sampled"]["all"]
     return [
-        f"{report['further_supervised_steps']} further supervised steps in the place of the training: {rate:.3f}."
-        f" The training against them: {_difference(report['over_supervised'])}",
-        f"A constant answer earns {report['constant']:.3f}, the solutions {report['oracle']:.3f}.",
+        f"The training against further supervised steps: {difference_text(report['over_supervised'])}",
+        f"The same call in every task earns {percent(report['constant'])}, the tasks' own solutions"
+        f" {percent(report['oracle'])}.",
     ]
 
 
 def _equal(curve: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return how much of the training there was nothing to learn from, where that is most of it."""
-    share = fmean(point["equal_groups"] for point in curve) if curve else 0.0
-    if share <= _MOSTLY_EQUAL:
+    rate = fmean(point["equal_groups"] for point in curve) if curve else 0.0
+    if rate <= _MOSTLY_EQUAL:
         return []
-    return [f"In {share:.0%} of the groups all rewards were equal, so there was nothing to learn from them."]
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _difference(found: Mapping[str, Any]) -> str:
-    interval = found["interval"]
-    between = "no interval" if interval is None else f"95 % [{interval[0]:+.3f}, {interval[1]:+.3f}]"
-    p = "p < 0.001" if found["p"] < 0.001 else f"p = {found['p']:.3f}"
-    return f"{found['difference']:+.3f}, {between}, {p}"
+    return [f"In {rate:.0%} of the groups all rewards were equal, so there was nothing to learn from them."]
 
 
 def _counts(lost: Mapping[str, int]) -> str:

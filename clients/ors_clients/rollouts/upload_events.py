@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ors_clients.rollouts.messages import ChatMessage, text_of
+from ors_clients.rollouts.rewards import RewardRule
 from ors_clients.rollouts.trajectory import Segment, ToolStep, Trajectory
 from ors_clients.tool_calls import ToolCall, split_thinking
 from ors_server.rollouts.reports.formats import VERSION
@@ -48,7 +49,8 @@ class RolloutLabels:
 def rollout_events(trajectory: Trajectory, labels: RolloutLabels, *, tokens: bool = False) -> list[dict[str, Any]]:
     """Return the events, the ``rollout`` one first. Keys without a value are left out, as in the API's own client.
 
-    With ``tokens``, the metadata of the first message of each turn, and of the first that answers it, has their tokens.
+    The rewards of the messages make ``labels.reward``, so that a store counts what the trainer scored. With ``tokens``,
+    the metadata of the first message of each turn, and of the first that answers it, has their tokens.
     """
     rollout = uuid.uuid5(_NAMESPACE, trajectory.rollout_id)
     now = int(time.time() * 1000)
@@ -85,7 +87,7 @@ def rollout_events(trajectory: Trajectory, labels: RolloutLabels, *, tokens: boo
                 **message,
             }
         )
-    return [_without_none(event) for event in events]
+    return _with_reward([_without_none(event) for event in events], labels)
 
 
 def report_event(run_name: str, kind: str, report: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,6 +102,29 @@ def report_event(run_name: str, kind: str, report: Mapping[str, Any]) -> dict[st
         "version": VERSION,
         "report": report,
     }
+
+
+def _with_reward(events: list[dict[str, Any]], labels: RolloutLabels) -> list[dict[str, Any]]:
+    """Return events whose rewards make the one of ``labels``, as a store reduces them: to their sum, or to the highest
+    where the run says so, and to none of a rollout without any."""
+    rewards = [event["reward"] for event in events if "reward" in event]
+    highest = (labels.run_info or {}).get("reward") == "max"
+    rule = RewardRule("max" if highest else "sum")
+    if labels.reward == (rule.total(rewards, terminal=True) if rewards else None):
+        return events
+    # The step's own reward stays readable in the metadata. An episode without any still counts, often 0.
+    head, *messages = [_without_reward(event) for event in events]
+    if labels.reward is not None and messages:
+        messages[-1]["reward"] = labels.reward
+    return [head, *messages]
+
+
+def _without_reward(event: dict[str, Any]) -> dict[str, Any]:
+    """Return an event with the reward of its step in its metadata only."""
+    if "reward" not in event:
+        return event
+    others = {key: value for key, value in event.items() if key != "reward"}
+    return {**others, "metadata": {**(event.get("metadata") or {}), "step_reward": event["reward"]}}
 
 
 def _ended(trajectory: Trajectory) -> dict[str, str]:

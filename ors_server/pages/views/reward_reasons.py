@@ -29,6 +29,8 @@ class Step:
 
     number: int
     tool: str
+    #: Whether it is a tool's result: else the trainer that uploaded it has counted it.
+    of_tool: bool
     reward: float
     finished: bool
 
@@ -81,7 +83,8 @@ def _steps(messages: Iterable[Mapping[str, Any]]) -> Iterable[Step]:
         if call and name:
             tools[call] = name
         if message.get("reward") is not None:
-            yield Step(number, name or tools.get(call or "", ""), message["reward"], bool(message["is_finished"]))
+            tool, of_tool = name or tools.get(call or "", ""), message["type"] == "tool_result"
+            yield Step(number, tool, of_tool, message["reward"], bool(message["is_finished"]))
 
 
 def _verdicts(messages: Iterable[Mapping[str, Any]]) -> list[Verdict]:

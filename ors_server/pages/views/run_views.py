@@ -5,6 +5,7 @@ Invariants: a page shows what the visitor's key made; queries run on threads; a 
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -25,10 +26,16 @@ from ors_server.rollouts.reports.sections import (
     comparison_section,
     report_sections,
     score_rows,
+    set_ones,
     verdict_lines,
 )
 from ors_server.rollouts.reports.task_scores import LARGEST_REWARD, TaskScore
-from ors_server.rollouts.reports.training_sections import training_sections
+from ors_server.rollouts.reports.training_sections import (
+    training_headline,
+    training_kinds,
+    training_sections,
+    training_settings,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -40,6 +47,8 @@ __all__ = ["RunViews"]
 
 #: Tasks that the page of two runs lists, those first that differ most.
 _DIFFERING = 50
+#: Runs that a part of their names may mean, and that are named.
+_SUGGESTED = 8
 _NO_STORE = "No rollout was stored yet."
 
 
@@ -121,6 +130,7 @@ def _report(connection: Connection, run: RunSummary, owner: str | None) -> dict[
     rates = [] if curve or figures is None else [score.rate for score in figures.scores.values()]
     info = _info(connection, run, owner)
     content = {} if report is None or report.content is None else report.content
+    trained = content if report is not None and report.kind == TRAINING else {}
     sections = (
         _sections(report.kind, content)
         if report is not None and content
@@ -129,7 +139,10 @@ def _report(connection: Connection, run: RunSummary, owner: str | None) -> dict[
     return {
         "report": {
             "model": _model(report, content, info),
-            "verdict": content.get("verdict") or "",
+            "verdict": training_headline(trained) if trained else "",
+            "kinds": training_kinds(trained) if trained else None,
+            "stored": _stored(connection, {name for each in sections for name in each.runs.values()}, owner),
+            "training": _training_of(connection, run, content, owner) if content and not trained else None,
             "problems": [*_problems(report, content), *_notices(run, report, content, info)],
             "sections": sections,
             "unreadable": None if report is None or content else report,
@@ -144,6 +157,33 @@ def _sections(kind: str, content: Mapping[str, Any]) -> list[Section]:
         return training_sections(content)
     settings, *others = report_sections(content)
     return [*others, settings]
+
+
+def _stored(connection: Connection, names: set[str], owner: str | None) -> dict[str, str]:
+    """Return the ids of those runs that the store has, by their names."""
+    from ors_server.rollouts.errors import UnknownRun
+    from ors_server.rollouts.queries.runs import resolve_run
+
+    found: dict[str, str] = {}
+    for name in names:
+        with contextlib.suppress(UnknownRun):
+            found[name] = resolve_run(connection, name, owner)
+    return found
+
+
+def _training_of(
+    connection: Connection, run: RunSummary, content: Mapping[str, Any], owner: str | None
+) -> Mapping[str, str] | None:
+    """Return name and id of the training whose report names this evaluation, as its model does; None for none."""
+    from ors_server.rollouts.queries.reports import find_report
+
+    name = str(content["settings"]["model"]).rpartition("/")[0]
+    found = _stored(connection, {name}, owner).get(name) if name else None
+    report = None if found is None else find_report(connection, found, owner=owner)
+    if report is None or report.kind != TRAINING or report.content is None:
+        return None
+    evaluations = {rates["id"] for rates in report.content["pass_rates"].values()}
+    return {"name": name, "id": str(found)} if run.name in evaluations else None
 
 
 def _own(
@@ -200,13 +240,41 @@ def _notices(
         return [f"This {info['kind']} has sent no report: it goes on, or it was interrupted."]
     if report is not None and report.problem:
         return [f"The report of this run cannot be read: {report.problem}. What follows is made of its rollouts."]
-    if report is not None and report.kind == EVALUATION and content["samples"]["scored"] != run.num_rewarded:
-        scored = content["samples"]["scored"]
-        return [f"The report counts {scored:,} scored samples, and the store has {run.num_rewarded:,} of this run."]
-    return []
+    if report is None or not content:
+        return []
+    if report.kind == EVALUATION:
+        scored, things = content["samples"]["scored"], "scored samples"
+    else:
+        episodes = content["episodes"]
+        scored, things = episodes["training"] - sum(episodes["lost"].values()), "episodes with a reward"
+    if scored == run.num_rewarded:
+        return []
+    return [f"The report counts {scored:,} {things}, and the store has {run.num_rewarded:,} of this run."]
 
 
 # --- two runs ------------------------------------------------------------------------------------
+
+
+def _meant(connection: Connection, name: str, owner: str | None) -> str:
+    """Return the run that is meant by a name, or by a part of the name of one run.
+
+    Raises ``UnknownRun``, and ``HTTPException`` with the names of several.
+    """
+    from ors_server.rollouts.queries.runs import list_runs
+
+    if _stored(connection, {name}, owner):
+        return name
+    found = [run.name for run in list_runs(connection, search=name, owner=owner, limit=_SUGGESTED).rows]
+    if len(found) > 1:
+        raise HTTPException(400, f"Which run is meant by {name[:100]}? There are {', '.join(found)}.")
+    return found[0] if found else name
+
+
+def _compared(report: StoredReport | None) -> Mapping[str, Any]:
+    """Return the settings that the page of a run shows; nothing where no report can be read."""
+    if report is None or report.content is None:
+        return {}
+    return training_settings(report.content) if report.kind == TRAINING else set_ones(report.content["settings"])
 
 
 def _comparison(connection: Connection, named: list[str], owner: str | None) -> dict[str, Any]:
@@ -214,14 +282,14 @@ def _comparison(connection: Connection, named: list[str], owner: str | None) -> 
     from ors_server.rollouts.queries.runs import find_run
     from ors_server.rollouts.queries.tasks import names_of_tasks
 
-    ours, other = (find_run(connection, name, owner=owner) for name in named)
+    ours, other = (find_run(connection, _meant(connection, name, owner), owner=owner) for name in named)
     settings: list[Mapping[str, Any]] = []
     scores: list[dict[str, TaskScore]] = []
     notices: list[str] = []
     for run in (ours, other):
         report = find_report(connection, run.id, owner=owner)
+        settings.append(_compared(report) or _info(connection, run, owner))
         content = None if report is None or report.kind != EVALUATION else report.content
-        settings.append(_info(connection, run, owner) if content is None else content["settings"])
         planned = 0 if content is None else content["settings"]["samples"]
         found = scores_of(connection, run, owner=owner, planned=planned)
         if found is None or any(abs(reward) > LARGEST_REWARD for task in found.values() for reward in task.rewards):
@@ -240,9 +308,11 @@ def _comparison(connection: Connection, named: list[str], owner: str | None) -> 
     keys = sorted({**scores[0], **scores[1]})
     pairs = [(scores[0].get(key, nothing), scores[1].get(key, nothing)) for key in keys]
     compared: dict[str, Any] = {"run": ours.name, "other": other.name, "settings": [], **compare_scores(pairs)}
-    apart = sorted(both, key=lambda key: (-abs(scores[0][key].mean - scores[1][key].mean), key))[:_DIFFERING]
+    differ = [key for key in both if scores[0][key].mean != scores[1][key].mean]
+    apart = sorted(differ, key=lambda key: (-abs(scores[0][key].mean - scores[1][key].mean), key))[:_DIFFERING]
     names = names_of_tasks(connection, apart)
     tasks = [{"key": key, **names[key], "ours": scores[0][key], "other": scores[1][key]} for key in apart]
     only = [(run.name, len(mine.keys() - both)) for run, mine in zip((ours, other), scores, strict=True)]
     shown["notices"] = [f"{count:,} tasks are only in {name} and are left out." for name, count in only if count]
-    return {**shown, "settings": lines, "section_of": comparison_section(compared), "tasks": tasks, "shared": len(both)}
+    counts = {"shared": len(both), "differing": len(differ)}
+    return {**shown, "settings": lines, "section_of": comparison_section(compared), "tasks": tasks, **counts}

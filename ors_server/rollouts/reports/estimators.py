@@ -26,6 +26,7 @@ from typing import NamedTuple
 __all__ = [
     "FEWEST_DIFFERENCES",
     "SIGNIFICANT",
+    "SMALLEST_P",
     "Interval",
     "difference_interval",
     "mean_interval",
@@ -47,6 +48,8 @@ FEWEST_DIFFERENCES = 6
 _MANY = 200
 #: Differences of which all sign flips are taken, at most; of more, a group of as many flips.
 _ALL_FLIPS = 14
+#: The least probability of a group of flips, of which two opposite ones count as one.
+SMALLEST_P = 2.0 ** (1 - _ALL_FLIPS)
 #: Sums that differ by less are the same: they are of the same terms in another order.
 _SAME = 1e-9
 

@@ -131,6 +131,7 @@ class _Seconds(TypedDict):
     episode: _Spread | None
     model: _Spread | None
     tools: _Spread | None
+    whole: NotRequired[Real | None]
 
 
 class _Settings(TypedDict):

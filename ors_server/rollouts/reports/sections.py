@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ors_server.rollouts.reports.estimators import FEWEST_DIFFERENCES
+from ors_server.rollouts.reports.figures import STATISTICS, mean, number, percent, seconds, share, span, verdict_of
 
 __all__ = [
     "MISTAKES",
     "Section",
     "comparison_section",
-    "number",
-    "percent",
     "report_sections",
     "score_rows",
-    "span",
+    "set_ones",
+    "setting_rows",
     "verdict_lines",
 ]
 
@@ -30,13 +30,16 @@ MISTAKES: Mapping[str, str] = {
     "turns_without_call": "turns without a tool call",
 }
 _ENDS = {
-    "finished": "the environment ended it",
-    "max_turns": "--max-turns was reached",
-    "max_time": "--episode-timeout was reached",
-    "context_overflow": "the conversation no longer fitted into the context",
+    "finished": "ended by the environment",
+    "max_turns": "cut off at the limit of turns",
+    "max_tokens": "cut off at the limit of tokens",
+    "max_time": "cut off at the limit of time",
+    "context_overflow": "cut off at the model's context",
 }
 #: Tasks that a row names, at most.
 _LISTED = 8
+#: Seconds that no model takes less than: those of one that was sampled ahead were not measured.
+_MEASURED = 1e-4
 #: Settings that every report shows; of the others, those that are set.
 _SHOWN = ("target", "environment", "split", "model", "samples")
 
@@ -46,6 +49,10 @@ class Section(NamedTuple):
 
     title: str
     rows: list[tuple[str, str]]
+    #: Said once, of all rows.
+    note: str = ""
+    #: The runs that labels name.
+    runs: Mapping[str, str] = {}
 
 
 def verdict_lines(report: Mapping[str, Any]) -> list[str]:
@@ -67,11 +74,26 @@ def _settings(report: Mapping[str, Any]) -> Section:
     settings: Mapping[str, Any] = report["settings"]
     rows = [("run", f"{report['run']}, begun {report['begun']}")]
     rows += [(name.replace("_", " "), str(settings[name])) for name in _SHOWN]
-    for name, value in settings.items():
-        used = name != "context" or settings["api"] != "chat"
-        if used and name not in _SHOWN and value not in (None, False, {}, []):
-            rows.append((name.replace("_", " "), value if isinstance(value, str) else json.dumps(value)))
+    rows += setting_rows({name: value for name, value in set_ones(settings).items() if name not in _SHOWN})
     return Section("Settings", rows)
+
+
+def set_ones(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that are set and used: a temperature of 0 is."""
+    unused = ("context",) if settings.get("api") == "chat" else ()
+    return {
+        name: value
+        for name, value in settings.items()
+        if value is not None and value is not False and value not in ({}, []) and name not in unused
+    }
+
+
+def setting_rows(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return settings as rows."""
+    return [
+        (name.replace("_", " "), value if isinstance(value, str) else json.dumps(value))
+        for name, value in settings.items()
+    ]
 
 
 def _score(report: Mapping[str, Any]) -> Section:
@@ -91,10 +113,10 @@ def _score(report: Mapping[str, Any]) -> Section:
     if failures["lost_after_a_turn"] or failures["interrupted"] or samples["missing"]:
         low, high = report["bounds"].values()
         missing = " or is missing" if samples["missing"] else ""
-        rows.append((f"pass@1 if what was lost{missing} had failed", _share(low, None)))
+        rows.append((f"pass@1 if what was lost{missing} had failed", share(low)))
         if samples["missing"]:
-            rows.append(("pass@1 if what is missing had succeeded", _share(high, None)))
-    return Section("Score", rows)
+            rows.append(("pass@1 if what is missing had succeeded", share(high)))
+    return Section("Score", rows, "In brackets: intervals of 95 %, over tasks.")
 
 
 def score_rows(passes: Sequence[Mapping[str, Any]], reward: Mapping[str, Any] | None) -> list[tuple[str, str]]:
@@ -103,30 +125,32 @@ def score_rows(passes: Sequence[Mapping[str, Any]], reward: Mapping[str, Any] | 
     for entry in passes:
         left_out = f"; {entry['left_out']} tasks with fewer samples left out" if entry["left_out"] else ""
         rows.append(
-            (f"pass@{entry['k']}", f"{_share(entry['value'], entry['interval'])} of {entry['tasks']} tasks{left_out}")
+            (f"pass@{entry['k']}", f"{share(entry['value'], entry['interval'])} of {entry['tasks']} tasks{left_out}")
         )
     if reward is not None:
         spread = "" if reward["lowest"] is None else f", from {number(reward['lowest'])} to {number(reward['highest'])}"
-        rows.append(("mean reward", f"{number(reward['mean'])}{span(reward['interval'], number)}{spread}"))
+        rows.append(("mean reward", f"{mean(reward['mean'])}{span(reward['interval'], mean)}{spread}"))
     return rows
 
 
 def _model(report: Mapping[str, Any]) -> Section:
     model = report["model"]
     ends: Mapping[str, int] = model["ends"]
-    rows = [(_ENDS.get(end, end), f"{count} episodes") for end, count in ends.items()]
+    rows = [(_ENDS.get(end, end), _counted(count, "episode")) for end, count in ends.items()]
     for name, count in model["mistakes"].items():
-        rows.append((MISTAKES.get(name, name), f"{count['times']}, in {count['episodes']} episodes"))
+        rows.append((MISTAKES.get(name, name), f"{count['times']}, in {_counted(count['episodes'], 'episode')}"))
     if model["without_room_for_prompt"]:
-        rows.append(("no room even for the prompt", f"{model['without_room_for_prompt']} episodes"))
+        rows.append(("no room even for the prompt", _counted(model["without_room_for_prompt"], "episode")))
     return Section("The model's episodes", rows)
 
 
 def _infrastructure(report: Mapping[str, Any]) -> Section:
     found = report["infrastructure"]
-    rows = [("attempts", f"{found['attempts']}, {found['lost']} lost, {found['lost_after_a_turn']} after a turn")]
+    late = f", {found['lost_after_a_turn']} of them after the model's first turn" if found["lost"] else ""
+    rows = [("attempts", f"{found['attempts']}, {found['lost']} lost{late}")]
     for kind in found["kinds"]:
-        text = f"{kind['attempts']} lost, {kind['after_a_turn']} after a turn; the last: {kind['last']}"
+        late = f"{kind['after_a_turn']} of them after the model's first turn"
+        text = f"{kind['attempts']} lost, {late}; the last: {kind['last']}"
         rows.append((f"{kind['side']}: {kind['kind']}", text))
     for kind, count in found["requests_sent_again"].items():
         rows.append((f"requests to the model sent again: {kind}", str(count)))
@@ -144,23 +168,29 @@ def _costs(report: Mapping[str, Any]) -> Section:
         # An attempt that a kill cut off has cost something, and nothing is known of it.
         cut_off = report["infrastructure"]["interrupted"]
         least = "at least " if lost_least or tokens["answers_without_count"] or cut_off else ""
-        rows.append(("cost", f"{least}{tokens['cost'] + lost['cost']:.4f}, of it lost {lost_least}{lost['cost']:.4f}"))
-    rows.append(("turns", _spread(report["turns"])))
+        costs = f"{least}{tokens['cost'] + lost['cost']:.4f}, of it lost {lost_least}{lost['cost']:.4f}"
+        rows.append(("cost, in the currency of the prices", costs))
+    rows.append(("turns", _spread(report["turns"], number)))
     for name, title in (("episode", "seconds an episode"), ("model", "… for the model"), ("tools", "… for tools")):
-        rows.append((title, _spread(report["seconds"][name])))
+        spread: Mapping[str, float] | None = report["seconds"][name]
+        if spread is None or spread["highest"] >= _MEASURED:
+            rows.append((title, _spread(spread, seconds)))
+    if (whole := report["seconds"].get("whole")) is not None:
+        rows.append(("seconds of the whole run", seconds(whole)))
     return Section("Cost", rows)
 
 
 def comparison_section(found: Mapping[str, Any]) -> Section:
     """Return the section of a comparison (``comparison``)."""
-    rows = [("settings that differ", line) for line in found["settings"]]
+    rows = [("result", _result(found))]
+    rows += [("settings that differ", line) for line in found["settings"]]
     rows.append(("tasks compared", f"{found['tasks']}, {found['left_out']} left out for want of samples"))
     if found["fewer_samples"]:
         rows.append(("tasks with fewer samples in one run", str(found["fewer_samples"])))
     unknown = (
         ", the same in all tasks" if found["tasks"] >= FEWEST_DIFFERENCES else ", of too few tasks for an interval"
     )
-    for name, title, shown in (("pass_at_1", "pass@1", percent), ("reward", "mean reward", number)):
+    for name, title, shown in (("pass_at_1", "pass@1", percent), ("reward", "mean reward", mean)):
         entry: Mapping[str, Any] | None = found[name]
         if entry is None:
             rows.append((title, "no task has samples in both"))
@@ -171,33 +201,27 @@ def comparison_section(found: Mapping[str, Any]) -> Section:
             ("… difference", f"{sign}{shown(entry['difference'])}{span(entry['interval'], shown) or unknown}"),
             (
                 "… by task",
-                f"better in {entry['better']}, worse in {entry['worse']}, p = {entry['p']:.4f}: "
-                + ("significant" if entry["significant"] else "not significant"),
+                f"better in {entry['better']}, worse in {entry['worse']}, {verdict_of(entry)}",
             ),
         ]
-    return Section(f"Compared with {found['other']}", rows)
+    return Section(f"Compared with {found['other']}", rows, STATISTICS)
+
+
+def _result(found: Mapping[str, Any]) -> str:
+    """Return which run is better, in one sentence."""
+    for name, more in (("pass_at_1", "passes more"), ("reward", "earns more")):
+        entry: Mapping[str, Any] | None = found[name]
+        if entry is not None and entry["significant"]:
+            better, worse = ("run", "other") if entry["difference"] > 0 else ("other", "run")
+            return f"{found[better]} {more} than {found[worse]}."
+    return f"No difference is shown between {found['run']} and {found['other']}."
 
 
 # --- figures -------------------------------------------------------------------------------------
 
 
-def _share(value: float | None, interval: Sequence[float] | None) -> str:
-    return "-" if value is None else f"{percent(value)}{span(interval, percent)}"
-
-
-def span(interval: Sequence[float] | None, shown: Callable[[float], str]) -> str:
-    """Return an interval behind a value, each end as ``shown`` writes it; empty for none."""
-    return "" if interval is None else f" [{shown(interval[0])}, {shown(interval[1])}]"
-
-
-def percent(value: float) -> str:
-    """Return a share in percent."""
-    return f"{100 * value:.1f} %"
-
-
-def number(value: float | None) -> str:
-    """Return a number with four digits; a dash for none."""
-    return "-" if value is None else f"{value:.4g}"
+def _counted(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def _tokens(tokens: Mapping[str, Any]) -> str:
@@ -206,8 +230,8 @@ def _tokens(tokens: Mapping[str, Any]) -> str:
     return f"{text}; not counted by the endpoint: {unknown} answers" if unknown else text
 
 
-def _spread(values: Mapping[str, float] | None) -> str:
+def _spread(values: Mapping[str, float] | None, shown: Callable[[float], str]) -> str:
     if values is None:
         return "-"
-    mean, median, p95, highest = (f"{values[name]:.3g}" for name in ("mean", "median", "p95", "highest"))
-    return f"mean {mean}, median {median}, 95 % {p95}, highest {highest}"
+    middle, median, p95, highest = (shown(values[name]) for name in ("mean", "median", "p95", "highest"))
+    return f"mean {middle}, median {median}, 95th percentile {p95}, highest {highest}"

@@ -58,7 +58,7 @@ def test_episodes_are_in_the_rollout_store_once_and_lost_ones_without_rewards(
     assert len(rollouts) == 7
     names = {rollout["rollout_name"]: rollout for rollout in rollouts}
     assert names["train-0-0-0"].get("max_reward") is None
-    assert names["train-0-0-1"]["max_reward"] == 1.25  # the sum of both steps, as in the report
+    assert names["train-0-0-1"]["reward"] == 1.25  # the sum of both steps, as in the report
 
 
 def test_the_store_has_the_numbers_of_the_report(play: Evaluate, endpoint: ChatStandIn, exam_url: str) -> None:

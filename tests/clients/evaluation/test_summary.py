@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,9 @@ from ors_clients.models import ToolResult
 from ors_clients.rollouts.trajectory import ToolStep, Trajectory
 from ors_clients.rollouts.upload_events import summary
 from ors_clients.tool_calls import ToolCall
+
+from ors_server.rollouts.reports.estimators import permutation_p
+from ors_server.rollouts.reports.figures import mean, p_value, percent
 
 _LOSS = Loss("environment", "SessionLost", "gone")
 
@@ -154,7 +158,7 @@ def test_a_cost_of_which_some_was_not_counted_is_at_least_so_much(
     run = record_of(1, attempt_of(0, None, uncounted=lost), attempt_of(0, 1.0, number=1, uncounted=scored))
     run.started[0, 0] = 2 + cut_off
     report = summarize(run, max_failures=1.0, prices=Prices(1.0, 10.0))
-    assert f"| cost | {shown} |" in markdown(report)
+    assert f"| cost, in the currency of the prices | {shown} |" in markdown(report)
 
 
 def test_a_comparison_shows_an_interval_that_agrees_with_its_test_or_why_there_is_none() -> None:
@@ -168,7 +172,7 @@ def test_a_comparison_shows_an_interval_that_agrees_with_its_test_or_why_there_i
 
     text = shown([1.0] * 4 + [0.0] * 6, [0.0] * 10)
     assert r"| … difference | +40.0 % \[0.0 %, 76.9 %\] |" in text
-    assert "p = 0.1250: not significant" in text
+    assert "p = 0.125: not significant" in text
     assert "+100.0 %, the same in all tasks |" in shown([1.0] * 6, [0.0] * 6)
     assert "+80.0 %, of too few tasks for an interval |" in shown([1.0] * 4 + [0.0], [0.0] * 5)
     # A difference of shares is one of at most 1.
@@ -183,6 +187,31 @@ def test_a_text_is_cut_after_its_secrets_are_replaced() -> None:
     text = Loss.of(failure, Redaction([secret]).text).text
     assert "s3cret" not in text
     assert "s3cret" in Loss.of(failure).text
+
+
+def test_a_mean_and_its_share_have_the_same_digits() -> None:
+    for value, shown, shared in ((0.4525, "0.453", "45.3 %"), (0.59, "0.590", "59.0 %"), (1.0, "1.000", "100.0 %")):
+        assert (mean(value), percent(value)) == (shown, shared)
+    assert (mean(None), mean(-0.0001), mean(1e200), percent(-0.12)) == ("-", "-0.0001", "1e+200", "-12.0 %")
+
+
+def test_a_p_value_is_not_shown_below_what_its_test_knows() -> None:
+    drawn = permutation_p([1.0 + task / 100 for task in range(40)])
+    assert p_value(drawn) == "p < 0.0002"
+    shown = {1e-20: "p < 0.0001", 0.00013: "p = 0.0001", 0.04996: "p = 0.0500", 0.5: "p = 0.500"}
+    assert {p: p_value(p) for p in shown} == shown
+
+
+def test_settings_of_0_are_shown_and_seconds_that_were_not_measured_are_not() -> None:
+    began = "2026-01-01T00:00:00+00:00"
+    record = record_of(1, attempt_of(0, 1.0, generation_seconds=4e-7, ended="2026-01-01T00:20:34.500+00:00"))
+    record = replace(record, begun=began, settings=replace(record.settings, temperature=0.0, thinking=False))
+    text = markdown(summarize(record, max_failures=1.0, prices=Prices()))
+    assert "| temperature | 0.0 |" in text
+    assert "thinking" not in text
+    assert "… for the model" not in text
+    assert "| … for tools | mean 0.5, median 0.5, 95th percentile 0.5, highest 0.5 |" in text
+    assert "| seconds of the whole run | 1,234 |" in text
 
 
 def test_a_secret_is_replaced_within_json_and_breaks_none() -> None:

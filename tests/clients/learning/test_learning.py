@@ -16,6 +16,8 @@ from ors_clients.learning.plan import FORMAT, Plan, PlannedTask, Recipe, TinySiz
 from ors_clients.learning.report import curve_line, curve_point
 from ors_clients.learning.stages import Stages
 
+from ors_server.rollouts.reports.training_sections import training_headline
+
 
 def tasks(words: Sequence[str]) -> list[PlannedTask]:
     return [
@@ -112,6 +114,26 @@ def test_nothing_is_called_better_whose_interval_contains_0(
 def test_a_difference_of_too_few_tasks_is_none() -> None:
     verdict = report._verdict({"interval": None, "significant": False}, [])  # pyright: ignore[reportPrivateUsage]
     assert verdict.startswith("No improvement is shown")
+
+
+@pytest.mark.parametrize(
+    ("greedy", "supervised", "said"),
+    [
+        ((-0.1, True), (-0.2, True), "That is worse than greedy decoding {}, and worse than 80 further supervised"),
+        ((0.1, True), (0.0, False), "That is better than greedy decoding {}, and not shown to differ from 80 further"),
+    ],
+)
+def test_a_headline_has_what_stands_against_it(
+    greedy: tuple[float, bool], supervised: tuple[float, bool], said: str
+) -> None:
+    made: dict[str, Any] = {"verdict": "The model got better.", "failed": [], "further_supervised_steps": 80}
+    made["difference"] = {"run": 0.725, "other": 0.3}
+    for name, (difference, significant) in (("over_greedy_before", greedy), ("over_supervised", supervised)):
+        made[name] = {"difference": difference, "significant": significant, "other": 0.8}
+    headline = training_headline(made)
+    assert headline.startswith("The model got better. Sampled, it solves 72.5 % of held-out tasks")
+    assert said.format("before the training (80.0 %)") in headline
+    assert training_headline(made | {"failed": ["lost"], "verdict": "No result."}) == "No result."
 
 
 def test_a_step_is_a_line_of_the_curve() -> None:

@@ -362,7 +362,7 @@ async def test_a_group_has_its_rewards_in_a_row(visit: Visit) -> None:
             message_event(f"l{number}", 0, "x", reward=1e300),
         )
     text = (await browser.get("/ui/rollout-group?id=s0")).text
-    assert "Mean 1, standard deviation 0: all earned the same, so the group has no advantage to learn from." in text
+    assert "Mean 1.000, standard deviation 0: all earned the same." in text
     assert "standard deviation" not in (await browser.get("/ui/rollout-group?id=l0")).text
     assert (await browser.get("/ui/rollout-group?id=g0&order=x")).status == 400
 
@@ -420,7 +420,7 @@ async def test_the_verdict_of_an_upload_is_that_of_its_recorded_session(visit: V
     await record(tmp_path, "one", rewards=(0.0,), metadata={VERDICT: VERDICT_DATA})
     page = await browser.get("/ui/rollout?id=up")
     is_safe(page)
-    for words in ("hidden words", "From the server's record of this session.", "0 is the reward of one message"):
+    for words in ("hidden words", "From the server's record of this session.", "0 was given by message 1"):
         assert words in page.text, words
 
 
@@ -472,6 +472,11 @@ async def test_a_lost_rollout_and_one_without_a_reward_say_so(visit: Visit) -> N
     await upload(browser, rollout_event("none"), message_event("none", 0, "x"))
     lost = {"eventType": "rollout_update", "eventId": "lost", "timestamp": 1, "rollout_info": {"outcome": "lost"}}
     await upload(browser, rollout_event("lost"), message_event("lost", 0, "x", reward=1.0), lost)
-    assert "No message has a reward." in (await browser.get("/ui/rollout?id=none")).text
+    at_limit = {"outcome": "deleted", "outcome_reason": "max_turns"}
+    await upload(browser, rollout_event("cut", rollout_info=at_limit), message_event("cut", 0, "x", reward=0.0))
+    text = (await browser.get("/ui/rollout?id=cut")).text
+    assert "outcome turn limit" in text
+    assert "0 is what its client counted: no tool gave it." in text
+    assert "neither a tool nor a trainer gave one" in (await browser.get("/ui/rollout?id=none")).text
     page = await browser.get("/ui/rollout?id=lost")
     assert "The rollout was lost to a failure of the infrastructure, so it has no reward." in page.text

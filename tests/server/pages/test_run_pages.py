@@ -85,8 +85,40 @@ async def test_the_page_of_a_training_shows_its_report(visit: Visit) -> None:
     assert tags(page, "polyline")
     for text in (report["verdict"], "66,880 weights", "sampled, before to after +36.7 %", "learning rate 0.002"):
         assert text in page.text
+    assert "worse than greedy decoding before the training (84.6 %)" in page.text
+    assert "By kind of task" not in page.text  # there is one
+    assert "The report counts 2,560 episodes with a reward, and the store has 3 of this run." in page.text
     await upload(browser, report_event("trained", "training", report | {"failed": ["40 of 64 episodes were lost"]}))
     assert "The numbers do not stand: 40 of 64 episodes were lost" in (await run_page(browser, "trained")).text
+
+
+async def test_a_training_and_its_evaluations_lead_to_each_other(visit: Visit) -> None:
+    browser = visit(Echo)
+    report: dict[str, Any] = json.loads(TRAINED.read_bytes())
+    evaluated, other = (evaluation(name, tasks=3, model="trained/model") for name in ("after", "of another training"))
+    report["pass_rates"]["after-sampled"]["id"] = evaluated.id
+    for rates in report["pass_rates"].values():
+        rates["kinds"] = {"echo": 0.25, "say": 0.5}
+    await upload(browser, rollout_event("r", runName="trained"), report_event("trained", "training", report))
+    await upload(browser, *events_of(evaluated), *events_of(other))
+    page = await run_page(browser, "trained")
+    assert "By kind of task Kind before, sampled" in page.text
+    assert "say 50.0 %" in page.text
+    [led] = runs_in(page) - {"trained"}
+    back = await browser.get(f"/ui/run?run={led}")
+    assert evaluated.id in back.text
+    [training] = runs_in(back) - {led}
+    assert "trained" in (await browser.get(f"/ui/run?run={training}")).text
+    assert "An evaluation of the training" not in (await run_page(browser, other.id)).text
+    compared = await browser.get(f"/ui/compare?run=trained&run={evaluated.id}")
+    assert 'model: "Qwen' not in compared.text
+    assert 'environment: "terminalenvironment" → "echoenvironment"' in compared.text
+
+
+def runs_in(page: Page) -> set[str]:
+    """Return the runs that links of a page lead to, the page's own list of tasks aside."""
+    links = [urllib.parse.urlsplit(each.get("href", "")) for each in tags(page, "a")]
+    return {urllib.parse.parse_qs(link.query)["run"][0] for link in links if link.path == "/ui/run"}
 
 
 async def test_a_run_that_stopped_early_and_one_that_is_not_stored_whole_say_so(visit: Visit) -> None:
@@ -329,9 +361,10 @@ async def test_a_comparison_has_the_numbers_of_the_command(visit: Visit) -> None
     assert expected["settings"] == ['model: "a" → "b"']
     page = await browser.get(f"/ui/compare?run={ours.id}&run={other.id}")
     is_safe(page)
+    assert "result ours-3f2a91c4d5e6 passes more than other-3f2a91c4d5e6." in page.text
     assert expected["settings"][0] in page.text
     assert (expected["fewer_samples"], expected["tasks"]) == (1, 40)
-    for row in plain(comparison_section(expected | {"settings": []})):
+    for row in plain(comparison_section(expected | {"run": ours.id, "other": other.id, "settings": []})):
         assert row in page.text
 
 
@@ -360,6 +393,10 @@ async def test_runs_that_cannot_be_compared_say_why(visit: Visit) -> None:
     for query, status in (("run=a", 400), ("", 400), ("run=a&run=b&run=c", 400), ("run=a&run=nothing", 404)):
         assert (await browser.get(f"/ui/compare?{query}")).status == status
     assert (await browser.get(f"/ui/compare?run=a&run={'x' * 600}")).status == 400
+    await upload(browser, *(rollout_event(name, runName=name) for name in ("long-name-1", "long-name-2")))
+    several = await browser.get("/ui/compare?run=a&run=long")
+    assert (several.status, "Which run is meant by long? There are long-name-" in several.text) == (400, True)
+    assert "long-name-2" in (await browser.get("/ui/compare?run=a&run=ng-name-2")).text
 
 
 async def test_every_text_of_a_report_is_escaped(visit: Visit) -> None:
