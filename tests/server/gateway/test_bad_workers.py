@@ -35,10 +35,13 @@ async def watched(
 ) -> None:
     """Watch a worker whose state stream is these bytes, each time that it is opened, while ``look`` runs."""
 
+    answering: list[asyncio.Task[None] | None] = []
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(reports)
-        writer.close()
+        answering.append(asyncio.current_task())
+        with contextlib.closing(writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(reports)
 
     path = folder / "worker.sock"
     server = await asyncio.start_unix_server(answer, path)
@@ -48,8 +51,10 @@ async def watched(
         await look(worker)
         assert not watching_it.done()
     finally:
-        watching_it.cancel()
         server.close()
+        for task in (watching_it, *filter(None, answering)):
+            task.cancel()
+        await asyncio.gather(watching_it, *filter(None, answering), return_exceptions=True)
 
 
 def line(**changes: Any) -> bytes:
