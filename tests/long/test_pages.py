@@ -217,13 +217,19 @@ def test_it_works_without_scripts(browser: Browser, url: str) -> None:
     context.close()
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_fits_its_screen(browser: Browser, url: str, width: int, scheme: Any) -> None:
+@pytest.fixture(params=[(width, scheme) for scheme in ("light", "dark") for width in (390, 1280)], ids=str)
+def screen(request: pytest.FixtureRequest, browser: Browser, url: str) -> Generator[tuple[Page, str]]:
+    """Yield a page of a narrow or a wide screen, light or dark, and the name of the screen."""
+    width, scheme = request.param
     context = browser.new_context(
         viewport={"width": width, "height": 844}, color_scheme=scheme, base_url=url, reduced_motion="reduce"
     )
-    page = context.new_page()
+    yield context.new_page(), f"{width}-{scheme}"
+    context.close()
+
+
+def test_every_page_fits_its_screen(screen: tuple[Page, str]) -> None:
+    page, screen_name = screen
     for path in PAGES:
         page.goto(path)
         page.wait_for_load_state("load")
@@ -232,18 +238,12 @@ def test_every_page_fits_its_screen(browser: Browser, url: str, width: int, sche
         assert page.evaluate(AUDIT) == [], path
         if PICTURES:
             name = "".join(letter if letter.isalnum() else "-" for letter in path)[:60]
-            page.screenshot(caret="initial", path=Path(PICTURES) / f"{name}-{width}-{scheme}.png")
-    context.close()
+            page.screenshot(caret="initial", path=Path(PICTURES) / f"{name}-{screen_name}.png")
 
 
 @pytest.mark.skipif(not AXE, reason="ORS_TEST_AXE does not name the file axe.min.js of axe-core")
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(browser: Browser, url: str, width: int, scheme: Any) -> None:
-    context = browser.new_context(
-        viewport={"width": width, "height": 844}, color_scheme=scheme, base_url=url, reduced_motion="reduce"
-    )
-    page = context.new_page()
+def test_axe_finds_nothing(screen: tuple[Page, str]) -> None:
+    page, _ = screen
     for path in PAGES:
         page.goto(path)
         assert found_by_axe(page) == [], path
@@ -253,7 +253,6 @@ def test_axe_finds_nothing(browser: Browser, url: str, width: int, scheme: Any) 
     assert found_by_axe(page) == []
     page.goto("/ui/sessions")
     assert found_by_axe(page) == []
-    context.close()
 
 
 def found_by_axe(page: Page) -> list[str]:

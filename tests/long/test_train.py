@@ -5,21 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.long.train_command import Train, train_in
 from tests.support.virtualenvs import made_by
 
 pytestmark = pytest.mark.long
-
-Train = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture(scope="module")
@@ -30,22 +25,7 @@ def python() -> Path:
 
 @pytest.fixture
 def train(python: Path, tmp_path: Path) -> Train:
-    """Return a function that begins ``ors-server train``; what it prints goes to the file ``output``."""
-
-    def begin(*arguments: str, **variables: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "ors_cli", "train", *arguments, "--data-dir", str(tmp_path / "data")]
-        with (tmp_path / "output").open("a") as output:
-            return subprocess.Popen(
-                [*command, "--python", str(python)],
-                env=os.environ | variables,
-                cwd=ROOT,
-                stdout=output,
-                stderr=output,
-                text=True,
-                start_new_session=True,
-            )
-
-    return begin
+    return train_in(tmp_path, python)
 
 
 def check_report(report: dict[str, Any], *, from_below: float, to_above: float) -> None:

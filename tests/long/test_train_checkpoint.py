@@ -10,21 +10,19 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.long.train_command import Train, train_in
 from tests.support.paths import ROOT
 from tests.support.servers import served
 from tests.support.virtualenvs import made_by
 
 pytestmark = pytest.mark.long
-
-Train = Callable[..., "subprocess.Popen[str]"]
 
 #: Paths of this checkout's packages, for scripts in the trainer's Python.
 PYTHONPATH = os.pathsep.join(str(ROOT / name) for name in ("clients", "containers", "cli", "."))
@@ -55,22 +53,7 @@ def checkpoint(python: Path, echo: str, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def train(python: Path, tmp_path: Path) -> Train:
-    """Return a function that begins ``ors-server train``; what it prints goes to the file ``output``."""
-
-    def begin(*arguments: str | Path, **variables: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "ors_cli", "train", *map(str, arguments), "--python", str(python)]
-        with (tmp_path / "output").open("a") as output:
-            return subprocess.Popen(
-                [*command, "--data-dir", str(tmp_path / "data")],
-                env=os.environ | variables,
-                cwd=ROOT,
-                stdout=output,
-                stderr=output,
-                text=True,
-                start_new_session=True,
-            )
-
-    return begin
+    return train_in(tmp_path, python)
 
 
 def output(folder: Path) -> str:

@@ -22,7 +22,7 @@ from ors_clients.evaluation.attempts import Attempt
 from ors_clients.evaluation.players import Played
 from ors_clients.evaluation.redaction import Redaction
 from ors_clients.rollouts.sinks import RolloutsSink
-from ors_clients.rollouts.upload_events import RolloutLabels, rollout_events
+from ors_clients.rollouts.upload_events import RolloutLabels, outcome, rollout_events
 from ors_server.rollouts.reports.formats import EVALUATION
 
 __all__ = ["EPISODES", "EpisodeFile", "Uploads", "unnoted"]
@@ -101,7 +101,7 @@ class EpisodeFile:
                 "task_index": task["index"],
                 "sample": attempt.sample,
                 "attempt": attempt.attempt,
-                **_outcome(attempt),
+                **outcome(attempt.stop, attempt.lost and f"{attempt.lost.side}: {attempt.lost.text}"),
             },
         )
         events = rollout_events(played.trajectory, labels)
@@ -121,15 +121,6 @@ class EpisodeFile:
                     raise OSError(f"{written} of {len(line)} bytes were written")
         except OSError as error:
             raise EvaluationError(f"{self._path} cannot be written: {error}", "Make room, then --resume it.") from error
-
-
-def _outcome(attempt: Attempt) -> dict[str, str]:
-    """Return how an attempt ended, in the words of rollout stores."""
-    if attempt.lost is not None:
-        return {"outcome": "lost", "outcome_reason": f"{attempt.lost.side}: {attempt.lost.text}"}
-    if attempt.stop == "finished":
-        return {"outcome": "finished"}
-    return {"outcome": "deleted", "outcome_reason": attempt.stop}
 
 
 class Uploads:

@@ -78,10 +78,10 @@ class Learner(ABC):
     def check_played(self) -> None:  # noqa: B027 - most samplers cannot fail
         """Raise ``InfrastructureFailure`` where the sampler can play no more."""
 
-    def check_before(self, tool_calls: int, episodes: int) -> None:  # noqa: B027
+    def check_before(self, tool_calls: int, episodes: int) -> None:  # noqa: B027 - and most can go on
         """Raise ``ConfigurationError`` where the evaluations before the training leave nothing to learn."""
 
-    def end(self) -> None:  # noqa: B027
+    def end(self) -> None:  # noqa: B027 - nor is there always something to do
         """Do what comes after the training, and before its evaluation."""
 
     def versions(self) -> dict[str, str]:
@@ -95,4 +95,4 @@ class Learner(ABC):
 
 def say(text: str) -> None:
     """Print progress of the command that started this process."""
-    print(text, flush=True)  # noqa: T201
+    print(text, flush=True)  # noqa: T201 - its only output

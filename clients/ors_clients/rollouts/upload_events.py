@@ -69,7 +69,7 @@ def rollout_events(trajectory: Trajectory, labels: RolloutLabels, *, tokens: boo
         "rollout_info": {
             "duration_ms": round(trajectory.seconds * 1000),
             "harness": "ors-clients",
-            **_ended(trajectory),
+            **outcome(trajectory.stop_reason, trajectory.failure and trajectory.failure.text),
             **(labels.rollout_info or {}),
         },
         "metadata": {**summary(trajectory), "reward": labels.reward, **labels.metadata},
@@ -105,8 +105,10 @@ def report_event(run_name: str, kind: str, report: Mapping[str, Any]) -> dict[st
 
 
 def _with_reward(events: list[dict[str, Any]], labels: RolloutLabels) -> list[dict[str, Any]]:
-    """Return events whose rewards make the one of ``labels``, as a store reduces them: to their sum, or to the highest
-    where the run says so, and to none of a rollout without any."""
+    """Return events from whose rewards a store makes the reward of ``labels``.
+
+    A store takes their sum, or the highest one where the run says so. A rollout without any has no reward.
+    """
     rewards = [event["reward"] for event in events if "reward" in event]
     highest = (labels.run_info or {}).get("reward") == "max"
     rule = RewardRule("max" if highest else "sum")
@@ -127,13 +129,13 @@ def _without_reward(event: dict[str, Any]) -> dict[str, Any]:
     return {**others, "metadata": {**(event.get("metadata") or {}), "step_reward": event["reward"]}}
 
 
-def _ended(trajectory: Trajectory) -> dict[str, str]:
-    """Return how a trajectory ended, in the words of rollout stores."""
-    if trajectory.failure is not None:
-        return {"outcome": "lost", "outcome_reason": trajectory.failure.text}
-    if trajectory.terminal:
+def outcome(stop: str, lost: str | None) -> dict[str, str]:
+    """Return how an episode ended, in the words of rollout stores; ``lost`` is the reason of one that was lost."""
+    if lost is not None:
+        return {"outcome": "lost", "outcome_reason": lost}
+    if stop == "finished":
         return {"outcome": "finished"}
-    return {"outcome": "deleted", "outcome_reason": trajectory.stop_reason}
+    return {"outcome": "deleted", "outcome_reason": stop}
 
 
 def summary(trajectory: Trajectory) -> dict[str, Any]:
