@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -95,6 +95,8 @@ class ByHand(Candidate):
     folder: Path
     layer: Path
     _binds: Sequence[tuple[Path, str]]
+    #: As our sandboxes have them: a locale costs each program time.
+    _variables: Mapping[str, str]
 
     def version(self) -> str:
         done = subprocess.run(
@@ -110,7 +112,7 @@ class ByHand(Candidate):
             self.folder = Path(folder)
             self.folder.chmod(0o755)
             image = host_image(self.folder)
-            self.layer, self._binds = self.folder / "root", image.binds
+            self.layer, self._binds, self._variables = self.folder / "root", image.binds, image.variables
             shutil.copytree(image.layers[0], self.layer, symlinks=True)
             for name in ("dev", "proc", "run", "sys", "tmp", "var/tmp", "root"):
                 (self.layer / name).mkdir(parents=True, exist_ok=True)
@@ -157,7 +159,8 @@ class BubblewrapByHand(ByHand):
             *("bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--die-with-parent"),
             *("--bind", f"{folder}/root", "/", "--proc", "/proc", "--dev", "/dev"),
             *self.binds("--ro-bind", lambda source, target: (str(source), target)),
-            *("--cap-drop", "ALL", "--clearenv", "--setenv", "PATH", "/usr/bin:/bin", "--chdir", "/"),
+            *("--cap-drop", "ALL", "--clearenv", "--chdir", "/"),
+            *(word for variable in self._variables.items() for word in ("--setenv", *variable)),
             *("bash", "--norc", "--noprofile"),
         ]
         return _ProgramBox(await _Program.start(command, self.folder), folder)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ors_containers.launcher.messages import Enter, Entered, Failed, PackedProgram, Program
@@ -33,6 +34,8 @@ from ors_containers.linux.sandbox_paths import EXAMINATION
 __all__ = ["enter_sandbox"]
 
 _OOM_SCORE = 500  # the kernel kills an agent's process before the sandbox's process 1
+#: The first number for descriptors of this process's own: a program gets none beyond it.
+_KEPT_FROM = 128
 #: The kernel's limit for one argument is 128 KiB.
 _LONGEST_ARGUMENT = 120 * 1024
 #: Characters of a program's name that an error has.
@@ -59,11 +62,11 @@ def enter_sandbox(
         kernel = os.open("/proc/sys/kernel", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     else:
         groups = open_groups(message.groups)
-    reports, report = os.pipe()
     Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
     pipes = {os.fstat(pipe).st_ino: pipe for pipe in passed}.values()  # output and errors are one
     for pipe in pipes:
         give_pipe(pipe, program.user, process_1)
+    host = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     system.refuse_inspection()
     system.setns(process_1, system.ALL_NAMESPACES)
     bounded = True
@@ -73,6 +76,10 @@ def enter_sandbox(
             mask(EXAMINATION)
         bounded = limit_ipc(kernel)
         os.close(kernel)
+        if through == -1:
+            numbered = zip(passed, message.at, strict=True)
+            return _spawn(program, numbered, pipes, seccomp, (control.fileno(), host), bounded)
+    reports, report = os.pipe()
     process = os.fork()
     if process == 0:
         control.close()
@@ -117,10 +124,45 @@ def enter_sandbox(
         if len(number) == 1 and not problem:  # of the program that executes it
             number, problem = str(ord(number)), os.strerror(ord(number))
         # Without a problem it was killed by a process of the sandbox.
-        return Failed(
-            int(number or errno.ESRCH), f"{program.arguments[0][:_SHOWN]}: {problem or 'it ended as it started'}"
-        )
+        return _failed(program, int(number or 0), problem or "it ended as it started")
     return Entered(process, int(inner), bounded)
+
+
+def _spawn(
+    program: Program,
+    passed: Iterable[tuple[int, int]],
+    pipes: Iterable[int],
+    seccomp: bytes,
+    kept: tuple[int, int],
+    bounded: bool,
+) -> Entered | Failed:
+    """Start a sandbox's first program by ``vfork``, for a copy of this process would cost more than all else here.
+
+    So this process becomes what the program has to be, and only sends the response then. It has no id in the sandbox,
+    where nothing runs yet. ``kept``, its socket and the host's /proc, are closed in the program.
+    """
+    control, host = (fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _KEPT_FROM) for descriptor in kept)
+    try:
+        for pipe in pipes:
+            give_pipe(pipe, program.user)
+        devnull = os.open(os.devnull, os.O_RDWR)  # the sandbox's
+        place([(devnull, 0), (devnull, 1), (devnull, 2), *passed])
+        lower(program)
+        system.set_seccomp(seccomp)
+        path = _find(program.arguments[0], program.environment)
+        default_signals()
+        process = os.posix_spawn(path, [path, *program.arguments[1:]], program.environment, setsid=True)
+        status = os.open(f"{process}/status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=host)
+        numbers = next(line for line in os.read(status, 4096).splitlines() if line.startswith(b"NSpid:"))
+    except OSError as error:
+        return _failed(program, error.errno, error.strerror)
+    finally:
+        os.dup2(control, kept[0], inheritable=False)
+    return Entered(process, int(numbers.split()[-1]), bounded)
+
+
+def _failed(program: Program, number: int | None, problem: str) -> Failed:
+    return Failed(number or errno.ESRCH, f"{program.arguments[0][:_SHOWN]}: {problem}")
 
 
 def _start_recording(recorder: int) -> None:

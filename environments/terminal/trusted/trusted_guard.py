@@ -21,6 +21,7 @@ import re
 import stat
 import sys
 from collections.abc import Callable
+from functools import cached_property
 from opcode import opmap
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, cast
@@ -90,7 +91,6 @@ class Guard:
         self._planted = _Note()
         self._texts = Texts(text)
         self._pickles = Pickles()
-        self._opens_special = _ABOUT_SPECIAL.search(text) is not None
         #: The first remote host that the tests wanted to reach of their own accord: a sandbox has only its own network.
         self.remote = ""
         #: Processes that the tests have sent signals to.
@@ -226,14 +226,19 @@ class Guard:
 
     # ── files that are not files ──
 
+    @cached_property
+    def _are_about_special(self) -> bool:
+        return _ABOUT_SPECIAL.search(self._text) is not None
+
     def _check_file(self, path: object, flags: int) -> None:
         """Raise ``OSError`` for a FIFO or a device where the agent put it, unless the tests are about such files."""
-        if not (self._opens_special or isinstance(path, int) or flags & os.O_NONBLOCK) and is_special(path):
+        opened = not isinstance(path, int) and not flags & os.O_NONBLOCK
+        if opened and is_special(path) and not self._are_about_special:
             raise OSError(errno.ENXIO, "It is not a regular file", path)
 
     def _check_arguments(self, arguments: Any, folder: Any) -> None:
         """Raise ``OSError`` if a program is to read such a file."""
-        if self._opens_special or isinstance(arguments, int):
+        if isinstance(arguments, int):
             return
         words: list[Any] = [arguments] if isinstance(arguments, (str, bytes, os.PathLike)) else list(arguments)
         place = os.fsdecode(folder) if folder is not None else "."
@@ -245,7 +250,7 @@ class Guard:
             for piece in {text, *text.split()[:_MOST_WORDS]}:
                 path = piece.strip("'\"<;|&()")
                 path = path if path.startswith("/") else f"{place}/{path}"
-                if path and is_special(path):
+                if path and is_special(path) and not self._are_about_special:
                     raise OSError(errno.ENXIO, "It is not a regular file", path)
 
 

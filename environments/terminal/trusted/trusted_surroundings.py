@@ -12,6 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from functools import cached_property
 from types import ModuleType
 from typing import Any, cast
 
@@ -128,12 +129,25 @@ def restrict_archives(text: str) -> None:
 
 
 class ProgramVariables:
-    """Variables that every program of the tests gets, whatever environment the test has passed to it."""
+    """Variables that every program of the tests gets, whatever environment the test has passed to it.
+
+    They follow from the tests' text, which is searched for the first program: most tests start none.
+    """
 
     def __init__(self, text: str) -> None:
-        self._settings = [(name, value) for name, value, about in _GIT if re.search(about, text) is None]
-        self._display = [(name, value) for name, value in _DISPLAY.items() if name not in text]
-        self._protocol = "file" if _TRANSFERS.search(text) else "none"
+        self._text = text
+
+    @cached_property
+    def _settings(self) -> list[tuple[str, str]]:
+        return [(name, value) for name, value, about in _GIT if re.search(about, self._text) is None]
+
+    @cached_property
+    def _display(self) -> list[tuple[str, str]]:
+        return [(name, value) for name, value in _DISPLAY.items() if name not in self._text]
+
+    @cached_property
+    def _protocol(self) -> str:
+        return "file" if _TRANSFERS.search(self._text) else "none"
 
     def __call__(self, reader: str, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the variables to add to ``environment``; ``reader`` is ``git`` for a git that only reads."""
