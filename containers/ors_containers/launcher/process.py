@@ -70,6 +70,7 @@ from ors_containers.linux.confinement.proc_masks import prepare as prepare_masks
 from ors_containers.linux.confinement.seccomp import seccomp_filter
 from ors_containers.linux.fd_passing import receive
 from ors_containers.linux.programs.enter_program import enter_program
+from ors_containers.linux.programs.kill_all import prepare as prepare_killing
 from ors_containers.linux.programs.monitor_program import monitor_program
 from ors_containers.linux.programs.pause_program import pause_program
 
@@ -110,6 +111,7 @@ class Launcher:
         self._monitor = monitor_program(machine)
         self._enter_program = enter_program(machine)
         prepare_masks()
+        prepare_killing()
         self._operations: dict[type, Callable[[Any, list[int]], Response]] = {
             StartBubblewrap: self._start,
             StartApptainer: self._start,

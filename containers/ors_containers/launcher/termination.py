@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from ors_containers.launcher.messages import Done, EndCommand, EndProcesses
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.limits.proc_stat import ProcessStatus, process_status
+from ors_containers.linux.programs.kill_all import signal_all_by_child
 
 __all__ = [
     "ENDING_PATIENCE",
@@ -58,10 +59,7 @@ def signal_all(number: int) -> None:
     """
     deadline = time.monotonic() + ENDING_PATIENCE
     while True:
-        child = system.fork_bare()
-        if child == 0:
-            system.kill_all(number)
-            os._exit(0)
+        child = signal_all_by_child(number)
         _, status = os.waitpid(child, os.WUNTRACED)
         if os.WIFSTOPPED(status):
             os.kill(child, signal.SIGKILL)

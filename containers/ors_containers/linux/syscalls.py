@@ -46,11 +46,9 @@ __all__ = [
     "drop_bounding_set",
     "drop_capabilities",
     "end_with_parent",
-    "fork_bare",
     "keep_ambient",
     "keep_capabilities",
     "keep_only",
-    "kill_all",
     "make_inheritable",
     "mount",
     "no_new_privileges",
@@ -134,9 +132,6 @@ _MOUNT_ATTR_RDONLY = 0x1
 _MOUNT_ATTR_NOSUID = 0x2
 _MOUNT_ATTR_NODEV = 0x4
 _MOUNT_ATTR_IDMAP = 0x00100000
-
-#: ``clone``, whose first argument is the signal that tells of the child's end.
-_FORK = {"x86_64": 56, "aarch64": 220}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -332,19 +327,6 @@ def scope_signals() -> None:
         _checked(_libc.syscall(_SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
     finally:
         os.close(ruleset)
-
-
-def fork_bare() -> int:
-    """``fork(2)`` and nothing after it: the child may call nothing but this module's functions, and ``os._exit``.
-
-    ``os.fork`` puts Python in order in the child first, which takes longer than a child of ``kill_all`` has.
-    """
-    return _checked(_libc.syscall(_FORK[platform.machine()], int(signal.SIGCHLD), 0, 0, 0, 0), "clone")
-
-
-def kill_all(number: int) -> None:
-    """Signal every process of this pid namespace but process 1 and this one, in one step that no fork can outrun."""
-    _libc.kill(-1, number)
 
 
 def keep_only(capabilities: Collection[int]) -> None:
