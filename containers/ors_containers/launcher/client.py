@@ -194,12 +194,15 @@ class LauncherClient:
             self._on_response(envelope.id, response, descriptors)
 
     def _on_response(self, request: int, response: Response, descriptors: list[int]) -> None:
+        future = self._waiting.pop(request, None)
         if isinstance(response, Exited):
             exited = self._exits.get(response.process)
             if exited is not None and not exited.done():
                 exited.set_result(response.code)
-            return
-        future = self._waiting.pop(request, None)
+            if future is None:
+                return
+            # An examination's process that was killed before it responded.
+            response = Failed(errno.EIO, f"the launcher's child ended with {response.code}")
         if future is None or future.done():
             for descriptor in descriptors:
                 os.close(descriptor)

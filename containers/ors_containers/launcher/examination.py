@@ -1,13 +1,15 @@
 """The launcher's side of an examination: end processes, start the trusted program out of reach, watch it.
 
-Two processes do it. The first has no id in the sandbox's pid namespace, so no process of the sandbox can signal it. For
-a frozen examination it kills them through children that live for one system call. The second, the *watcher*, has an id
-there and is the program's subreaper: the program's orphans become its children. It ends every descendant of the program
-when the program has ended or the server has closed its end of a pipe, the *lifeline*.
+This process does it, a child of the launcher. It has no id in the sandbox's pid namespace, so no process of the sandbox
+can signal it. For a frozen examination it kills them, through children that live for one system call, starts the
+program, and kills what is left when the program has ended or the server has closed its end of a pipe, the *lifeline*.
+
+In a live one other processes go on, so it has to find those of the program: a copy, the *watcher*, has an id there and
+is the program's subreaper. The program's orphans become its children, and it ends every descendant of the program.
 
 Invariants: no process of the host is ever signalled. When a frozen examination starts, no process but process 1 runs in
 the sandbox. The examination's files are in a mount namespace that no process of the sandbox has or can join. From the
-program's first instruction, processes of the sandbox cannot inspect it (``syscalls.SHIELD``), the first process or the
+program's first instruction, processes of the sandbox cannot inspect it (``syscalls.SHIELD``), this process or the
 watcher.
 """
 
@@ -21,13 +23,13 @@ import signal
 import socket
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from ors_containers.launcher.examining.examiners import examiners, hide_processes, show_processes
 from ors_containers.launcher.examining.packed_files import unpack
-from ors_containers.launcher.messages import Examine, Examining, Failed, Program
+from ors_containers.launcher.messages import Examine, Examining, Failed, Program, Response
 from ors_containers.launcher.privileges import (
     default_signals,
     give_pipe,
@@ -85,12 +87,14 @@ def start_examination(
     seccomp: bytes,
     control: socket.socket,
     enter: bytes,
+    respond: Callable[[Response], None],
     *,
     is_here: bool = False,
-) -> Examining | Failed:
-    """Start the program, by ``enter``, and the watcher, which ends with the program's exit status.
+) -> Response:
+    """Start the program, by ``enter``. A frozen examination responds here, and this process ends with its exit status.
 
-    With ``is_here`` it is not executed: raises ``Here`` in its process.
+    For a live one, return a response with the watcher, which ends with that status. With ``is_here`` the program is not
+    executed: raises ``Here`` in its process.
     """
     process_1, packed, source, output, lifeline, *opened = descriptors
     # A program of the image may lead to the server's interpreter, which may be this user's own file.
@@ -100,16 +104,26 @@ def start_examination(
     for pipe in (source, output):
         give_pipe(pipe, message.program.user, process_1)
     reports, report = os.pipe()
+    pipes = _Pipes(source, output, lifeline, report, through)
     join_processes(process_1)
     if not message.keep_processes:
         signal_all(signal.SIGKILL)
         until_gone(time.monotonic() + ENDING_PATIENCE)
+        started = _start(message, files, seccomp, groups, pipes, control, is_here)
+        response = _response(message, reports, os.getpid(), started.process)
+        if isinstance(response, Examining):
+            respond(response)
+            control.close()
+            _watch_alone(message, started, pipes)
+        return response
     watcher = os.fork()
     if watcher == 0:
         try:
-            control.close()
             os.close(reports)
-            _watch(message, files, seccomp, groups, _Pipes(source, output, lifeline, report, through), is_here)
+            system.become_subreaper()
+            started = _start(message, files, seccomp, groups, pipes, control, is_here)
+            control.close()
+            _watch(message, started, pipes)
         except Here:
             raise
         except OSError as error:
@@ -118,11 +132,16 @@ def start_examination(
         except BaseException:  # noqa: BLE001 - this copy of the launcher must not go on as one
             os._exit(70)
     os.close(report)
+    return _response(message, reports, watcher, watcher)
+
+
+def _response(message: Examine, reports: int, watcher: int, ended: int) -> Response:
+    """Wait until the program is about to be executed; return the response, and reap ``ended`` if it was not."""
     text = b""
     while piece := os.read(reports, 4096):
         text += piece
     if text != _READY:
-        os.waitpid(watcher, 0)
+        os.waitpid(ended, 0)
         number, _, problem = text.removeprefix(_READY).decode().partition(" ")
         closed = number == str(int(errno.EACCES))
         if message.keep_processes and (closed or text in (b"", _READY[: len(text)])):
@@ -131,17 +150,24 @@ def start_examination(
     return Examining(watcher)
 
 
-def _watch(
+class _Program(NamedTuple):
+    """The program's process, and a descriptor that tells why it was not executed."""
+
+    process: int
+    errors: int
+
+
+def _start(
     message: Examine,
     files: Mapping[str, bytes],
     seccomp: bytes,
     groups: list[int],
     pipes: _Pipes,
+    control: socket.socket,
     is_here: bool,
-) -> NoReturn:
-    """Run the program, end its descendants, and exit with its exit status."""
+) -> _Program:
+    """Mount the examination's files, and start the program as a child of this process."""
     keep, user = message.keep_processes, message.program.user
-    system.become_subreaper()
     system.unshare(system.CLONE_NEWNS)
     system.mount("", "/", "", system.MS_REC | system.MS_PRIVATE)
     size = _SCRATCH + sum(len(content) + 4096 for content in files.values())
@@ -162,26 +188,48 @@ def _watch(
     errors, error = os.pipe()
     child = os.fork()
     if child == 0:
+        control.close()
         _become(message.program, files, seccomp, groups, pipes, error, is_here)
     for descriptor in (pipes.source, pipes.report, error):
         os.close(descriptor)
+    return _Program(child, errors)
+
+
+def _watch_alone(message: Examine, program: _Program, pipes: _Pipes) -> NoReturn:
+    """Do as ``_watch`` after the response was sent: a fault is not to be responded again."""
+    try:
+        _watch(message, program, pipes)
+    finally:
+        os._exit(70)
+
+
+def _watch(message: Examine, program: _Program, pipes: _Pipes) -> NoReturn:
+    """Wait for the program, end what is left of it, and exit with its exit status."""
+    keep = message.keep_processes
     poll = select.poll()
-    watched = os.pidfd_open(child)
+    watched = os.pidfd_open(program.process)
     poll.register(watched, select.POLLIN)
     poll.register(pipes.lifeline, select.POLLIN)
     ended = {descriptor for descriptor, _ in poll.poll()}
-    status = os.waitpid(child, 0)[1] if watched in ended else None
-    if group is not None:
+    status = os.waitpid(program.process, 0)[1] if watched in ended else None
+    if examiners(message.program.user) is not None:
         show_processes()  # the program has ended, and its descendants are killed next
-    _end_descendants(alone=not keep)
+    if keep:
+        _end_descendants()
+    else:
+        with contextlib.suppress(OSError):  # the sandbox has ended, and its processes with it
+            signal_all(signal.SIGKILL)
+        status = os.waitpid(program.process, 0)[1] if status is None else status
+        with contextlib.suppress(OSError):  # a program of the tests does not end: the next examination says so
+            until_gone(time.monotonic() + ENDING_PATIENCE)
     while True:
         try:
             process, other = os.waitpid(-1, 0)
         except ChildProcessError:
             break
-        status = other if process == child else status
+        status = other if process == program.process else status
     code = os.waitstatus_to_exitcode(status or 0)
-    if number := os.read(errors, 1):  # closed without one when the program was executed
+    if number := os.read(program.errors, 1):  # closed without one when the program was executed
         code = _not_executed(message.program, number[0], pipes.output)
     if code != 0 and keep and _root_is_closed():
         code = -signal.SIGKILL  # an agent process closed it again; the result is that of a program that was killed
@@ -212,12 +260,9 @@ def _end_shell(shell: int) -> None:
         time.sleep(0.001)
 
 
-def _end_descendants(*, alone: bool) -> None:
-    """Kill every descendant of this process; where there are no other processes (``alone``), every process."""
+def _end_descendants() -> None:
+    """Kill every descendant of this process."""
     with contextlib.suppress(ProcessLookupError):
-        if alone:
-            os.kill(-1, signal.SIGKILL)
-            return
         if _reaped_all():
             return
         # While all are stopped, in one step, none can fork.

@@ -78,6 +78,7 @@ __all__ = ["main"]
 
 #: Requests that start a sandbox: their child becomes bwrap, Apptainer or a monitor, and the response is sent at once.
 _STARTS = frozenset((StartBubblewrap.__name__, StartApptainer.__name__, StartContainer.__name__))
+_EXAMINATIONS = frozenset((Examine.__name__, ExamineHere.__name__))
 #: Requests that are handled outside of the domain that keeps the sandboxes' signals.
 _OUTSIDE = frozenset((Examine.__name__, EndCommand.__name__, EndProcesses.__name__))
 
@@ -105,6 +106,10 @@ class Launcher:
         self._outside: socket.socket | None = None
         #: Children that have to respond: process id → request id.
         self._responding: dict[int, int] = {}
+        #: Those of examinations: they may have responded, and go on (``examination``).
+        self._examining: dict[int, int] = {}
+        #: The request whose child this process is.
+        self._identity = 0
         self._filter = seccomp_filter(machine)
         self._container_filter = seccomp_filter(machine, container=True)
         self._process_1 = pause_program(machine)
@@ -205,6 +210,8 @@ class Launcher:
             return
         if envelope.kind in _STARTS:
             self._send(envelope.id, Started(child))
+        elif envelope.kind in _EXAMINATIONS:
+            self._examining[child] = envelope.id
         else:
             self._responding[child] = envelope.id
 
@@ -217,6 +224,7 @@ class Launcher:
     def _work(self, identity: int, request: Request, descriptors: list[int]) -> NoReturn:
         """Be the child of a request: do what it says and respond."""
         code = 0
+        self._identity = identity
         try:
             response = self._operations[type(request)](request, descriptors)
         except OSError as error:
@@ -246,13 +254,16 @@ class Launcher:
 
     def wait(self) -> None:
         """Wait until every request has been responded to."""
-        while self._responding:
+        while self._responding or self._examining:
             self._note_end(*os.waitpid(-1, 0))
 
     def _note_end(self, process: int, status: int) -> None:
         code = os.waitstatus_to_exitcode(status)
         for unanswered in self._warm.ended(process, code) if self._warm is not None else ():
             self._send(unanswered, Failed(errno.EIO, "the process that examines has ended"))
+        if process in self._examining:
+            self._send(self._examining.pop(process), Exited(process, code))
+            return
         request = self._responding.pop(process, None)
         if request is None:
             self._send(0, Exited(process, code))
@@ -279,14 +290,25 @@ class Launcher:
         return enter_sandbox(message, descriptors, seccomp, self._control, self._enter_program)
 
     def _examine(self, message: Examine, descriptors: list[int]) -> Response:
-        return start_examination(message, descriptors, self._filter, self._control, self._enter_program)
+        return self._start_examination(message, descriptors)
 
     def _examine_here(self, message: ExamineHere, descriptors: list[int]) -> Response:
         with socket.socket(fileno=descriptors[0]) as connection:
             data, opened = receive(connection, MESSAGE_SIZE, _MOST_DESCRIPTORS)
         request = read_request(open_envelope(data))
         assert isinstance(request, Examine)
-        return start_examination(request, opened, self._filter, self._control, self._enter_program, is_here=True)
+        return self._start_examination(request, opened, is_here=True)
+
+    def _start_examination(self, message: Examine, descriptors: list[int], *, is_here: bool = False) -> Response:
+        return start_examination(
+            message,
+            descriptors,
+            self._filter,
+            self._control,
+            self._enter_program,
+            lambda response: self._send(self._identity, response),
+            is_here=is_here,
+        )
 
 
 def _failure(error: OSError, before: str = "") -> Failed:

@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from types import ModuleType
 
 from ors_containers.launcher.examination import Here
 from ors_containers.launcher.examining.warm_python import CONTROL_AT, READY, REQUESTS_AT, SOURCES_AT
@@ -30,6 +31,8 @@ _COERCED = {"LC_CTYPE": os.environ["LC_CTYPE"]} if os.environ.get("LC_CTYPE") ==
 #: Before the limits of an examination's program hold.
 _OPEN_FILES = os.sysconf("SC_OPEN_MAX")
 _PACKAGE = "ors_containers"
+#: Modules that are kept, for to free them takes as long.
+_hidden: list[ModuleType] = []
 
 
 def main(arguments: Sequence[str]) -> Callable[[], int] | None:
@@ -54,6 +57,8 @@ def main(arguments: Sequence[str]) -> Callable[[], int] | None:
     for connection in (control, requests):
         connection.set_inheritable(False)
     launcher = Launcher(control, machine, requests=requests, is_warm=True)
+    # A program is to find none of this package. To look for them in each copy would copy a page for each module's name.
+    _hidden.extend(sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == _PACKAGE)
     gc.disable()
     gc.freeze()
     try:
@@ -82,8 +87,6 @@ def _become(program: Program) -> None:
     os.environ.update(program.environment | _COERCED)
     time.tzset()
     sys.argv[:] = program.arguments[-1:]
-    for name in [name for name in sys.modules if name.partition(".")[0] == _PACKAGE]:
-        del sys.modules[name]
     platform.__dict__["_uname_cache"] = None  # `uuid` has asked for the system's name when it was imported
     system.set_name(os.path.basename(program.arguments[0]))  # noqa: PTH119 - nothing more is imported here
     gc.enable()
