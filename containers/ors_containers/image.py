@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from ors_containers.errors import InvalidImage
@@ -131,9 +132,13 @@ class Image:
         """
         if any(name == "LANG" or name.startswith("LC_") for name in self.environment):
             return "LANG"
-        roots = (*self.layers, *(source.parent for source, target in self.binds if target == "/usr"))
-        there = any((root / _LOCALES / name).is_dir() for root in roots for name in ("C.utf8", "C.UTF-8"))
-        return "LC_CTYPE" if there else "LANG"
+        return "LC_CTYPE" if _has_utf8(self.layers, self.binds) else "LANG"
+
+
+@cache
+def _has_utf8(layers: tuple[Path, ...], binds: tuple[tuple[Path, str], ...]) -> bool:
+    roots = (*layers, *(source.parent for source, target in binds if target == "/usr"))
+    return any((root / _LOCALES / name).is_dir() for root in roots for name in ("C.utf8", "C.UTF-8"))
 
 
 def folder_image(

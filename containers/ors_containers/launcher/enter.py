@@ -161,7 +161,7 @@ def _spawn(
     return Entered(process, int(numbers.split()[-1]), bounded)
 
 
-def _failed(program: Program, number: int | None, problem: str) -> Failed:
+def _failed(program: Program, number: int | None, problem: str | None) -> Failed:
     return Failed(number or errno.ESRCH, f"{program.arguments[0][:_SHOWN]}: {problem}")
 
 

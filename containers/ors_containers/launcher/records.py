@@ -25,8 +25,8 @@ def to_json(record: NamedTuple) -> dict[str, Any]:
 
 
 def _encoded(value: Any) -> Any:
-    if _is_record(value):
-        return to_json(value)
+    if isinstance(value, tuple):  # no field is a tuple that is not a record
+        return to_json(cast("NamedTuple", value))
     if isinstance(value, list):
         return [_encoded(item) for item in cast("list[Any]", value)]
     return value

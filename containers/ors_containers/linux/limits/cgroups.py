@@ -15,6 +15,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -91,14 +92,19 @@ class ControlGroups:
                 reasons[name] = hierarchy.reason
         return reasons
 
-    @property
-    def _usable(self) -> list[_Hierarchy]:
-        return [hierarchy for hierarchy in self._hierarchies.values() if not hierarchy.reason]
+    @cached_property
+    def _usable(self) -> Mapping[str, tuple[int, str]]:
+        """The version, and the path of the directory that holds this server's groups, by controller."""
+        return {
+            name: (hierarchy.version, str(hierarchy.own / self._parent_name))
+            for name, hierarchy in self._hierarchies.items()
+            if not hierarchy.reason
+        }
 
-    @property
-    def parents(self) -> list[Path]:
+    @cached_property
+    def parents(self) -> Sequence[Path]:
         """The directories that hold this server's groups."""
-        return list(dict.fromkeys(hierarchy.own / self._parent_name for hierarchy in self._usable))
+        return [Path(parent) for _, parent in dict.fromkeys(self._usable.values())]
 
     def directories(self, sandbox: str) -> list[Path]:
         """Return the directories of a sandbox's group, whether they exist or not."""
@@ -106,16 +112,16 @@ class ControlGroups:
 
     def create(self, sandbox: str, limits: Limits) -> list[str]:
         """Make a sandbox's group and return the files that a process of one thread joins it by. Raises ``OSError``."""
-        for directory in self.directories(sandbox):
-            directory.mkdir()
-        for name, hierarchy in self._hierarchies.items():
-            if not hierarchy.reason:
-                directory = hierarchy.own / self._parent_name / sandbox
-                for file, value in _settings(name, hierarchy.version, limits, directory):
-                    (directory / file).write_text(value)
+        # Without Path, which would take half of the time.
+        for parent in self.parents:
+            os.mkdir(f"{parent}/{sandbox}")  # noqa: PTH102
+        for name, (version, parent) in self._usable.items():
+            directory = f"{parent}/{sandbox}"
+            for file, value in _settings(name, version, limits, directory):
+                _write(f"{directory}/{file}", value)
         # `cgroup.procs` waits for a grace period of the kernel, some 10 ms; `tasks` moves a thread and does not wait.
-        names = {h.own / self._parent_name: "tasks" if h.version == 1 else "cgroup.procs" for h in self._usable}
-        return [str(parent / sandbox / name) for parent, name in names.items()]
+        names = {parent: "tasks" if version == 1 else "cgroup.procs" for version, parent in self._usable.values()}
+        return [f"{parent}/{sandbox}/{name}" for parent, name in names.items()]
 
     def account(self, sandbox: str) -> GroupAccount | None:
         """Return the counters of a sandbox's processor time; None unless groups count its use and limit it.
@@ -148,8 +154,8 @@ class ControlGroups:
             trial = parent / "trial"
             trial.mkdir()
             try:
-                for file, value in _settings(name, hierarchy.version, Limits(), trial):
-                    (trial / file).write_text(value)
+                for file, value in _settings(name, hierarchy.version, Limits(), str(trial)):
+                    _write(f"{trial}/{file}", value)
             finally:
                 trial.rmdir()
         except OSError as error:
@@ -274,7 +280,15 @@ def _is_ours(process: int) -> bool:
     return os.getpid() == 1 and process == 1
 
 
-def _settings(name: str, version: int, limits: Limits, directory: Path) -> list[tuple[str, str]]:
+def _write(file: str, value: str) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, value.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _settings(name: str, version: int, limits: Limits, directory: str) -> list[tuple[str, str]]:
     """Return the files of a group and their content, in the order of writing."""
     processes = str(limits.pids + _OUR_PROCESSES)
     memory = str(charged_memory(limits))
@@ -288,10 +302,14 @@ def _settings(name: str, version: int, limits: Limits, directory: Path) -> list[
             return [("cpu.max", f"{quota} {_PERIOD}")]
         return [("cpu.cfs_period_us", str(_PERIOD)), ("cpu.cfs_quota_us", quota)]
     if version == 2:
-        swap = [("memory.swap.max", "0")] if (directory / "memory.swap.max").exists() else []
+        swap = [("memory.swap.max", "0")] if _exists(f"{directory}/memory.swap.max") else []
         return [("memory.max", memory), *swap]
     swap = "memory.memsw.limit_in_bytes"
-    return [("memory.limit_in_bytes", memory), *([(swap, memory)] if (directory / swap).exists() else [])]
+    return [("memory.limit_in_bytes", memory), *([(swap, memory)] if _exists(f"{directory}/{swap}") else [])]
+
+
+def _exists(file: str) -> bool:
+    return os.access(file, os.F_OK)
 
 
 def _rmdir(directory: Path) -> bool:
