@@ -21,12 +21,6 @@ LimitName = Literal["memory", "pids", "cpu", "disk", "network", "wall", "output"
 LIMIT_NAMES: tuple[LimitName, ...] = ("memory", "pids", "cpu", "disk", "network", "wall", "output")
 
 
-#: As an ordinary user: a layer of at most so many bytes, and so many files and folders, is copied for each sandbox, so
-#: that hard links to its files work.
-SMALL_LAYER_SIZE = 8 * MIB
-SMALL_LAYER_FILES = 1000
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits of one sandbox.

@@ -29,8 +29,9 @@ __all__ = ["ENTRY_POINTS", "Description", "HardLinks", "Runtime", "find_runtime"
 ENTRY_POINTS = "ors_containers.runtimes"
 
 
-#: ``whole``: of every file. ``small layers``: of the files in layers of at most ``limits.SMALL_LAYER_SIZE`` bytes and
-#: ``limits.SMALL_LAYER_FILES`` files; of a larger layer, git objects. ``broken``: not even of the host image's.
+#: ``whole``: of every file. ``small layers``: of the files in layers of at most ``SMALL_LAYER_SIZE`` bytes and
+#: ``SMALL_LAYER_FILES`` files (``launcher.whole_files``); of a larger layer, git objects. ``broken``: not even of the
+#: host image's.
 HardLinks = Literal["whole", "small layers", "broken"]
 
 

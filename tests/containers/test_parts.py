@@ -8,6 +8,7 @@ import platform
 import signal
 import struct
 import subprocess
+import sys
 from pathlib import Path
 
 import ors_containers
@@ -151,6 +152,15 @@ def test_the_filter(machine: str) -> None:
         if foreign != own:
             assert _answer(program, foreign, 0) == errno.ENOSYS
     assert _answer(program, own, numbers["read"] | 0x40000000) == (errno.ENOSYS if machine == "x86_64" else 0)
+
+
+def test_the_launcher_imports_little() -> None:
+    """Each of its children has a copy of what it has imported, an episode has several."""
+    script = "import sys; sys.path.append(sys.argv[1]); import ors_containers.launcher.process; print(*sys.modules)"
+    sources = str(Path(ors_containers.__file__).parents[1])
+    said = subprocess.run([sys.executable, "-I", "-S", "-c", script, sources], capture_output=True, check=True).stdout
+    unwanted = {"asyncio", "dataclasses", "inspect", "logging", "mmap", "random", "subprocess", "tempfile", "threading"}
+    assert unwanted.isdisjoint(said.decode().split())
 
 
 def test_the_first_process_waits_and_reaps(tmp_path: Path) -> None:

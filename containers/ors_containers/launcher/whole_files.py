@@ -18,9 +18,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ors_containers.layers.tree import LayeredTree
-from ors_containers.limits import SMALL_LAYER_FILES, SMALL_LAYER_SIZE
 
-__all__ = ["copy_files"]
+__all__ = ["SMALL_LAYER_FILES", "SMALL_LAYER_SIZE", "copy_files"]
+
+#: The most bytes, and files and folders, of a small layer.
+SMALL_LAYER_SIZE = 8 * 2**20
+SMALL_LAYER_FILES = 1000
 
 #: The share of the sandbox's bytes and files that copies may take.
 _SHARE = 2

@@ -20,7 +20,8 @@ from ors_containers.container import Container, ContainerSettings
 from ors_containers.errors import Overloaded, RuntimeUnavailable, StartFailed
 from ors_containers.image import Image, host_image
 from ors_containers.launcher.client import LauncherClient
-from ors_containers.limits import SMALL_LAYER_FILES, SMALL_LAYER_SIZE, Enforcement, Limits
+from ors_containers.launcher.whole_files import SMALL_LAYER_FILES, SMALL_LAYER_SIZE
+from ors_containers.limits import Enforcement, Limits
 from ors_containers.linux.host_support import find_mapping, likely_remedy, linux_version
 from ors_containers.linux.leases import Owner, make_state, state_directory, sweep
 from ors_containers.linux.limits.cgroups import CONTROLLERS, ControlGroups, remove_group

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from ors_containers.errors import StoreFailed
 from ors_containers.images.storing.store_folder import default_root
-from ors_containers.limits import MIB, SMALL_LAYER_SIZE, Limits
+from ors_containers.launcher.whole_files import SMALL_LAYER_SIZE
+from ors_containers.limits import MIB, Limits
 from ors_containers.runtime import HardLinks, Runtime
 from ors_containers.sandbox import Sandbox
 from ors_containers.self_check.promises import ExpectedDifference, PromiseBroken, Promises

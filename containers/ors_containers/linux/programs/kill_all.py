@@ -11,7 +11,6 @@ from it, for it cannot be inspected if the process that starts it cannot (``sysc
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import platform
 import signal
@@ -28,6 +27,8 @@ _CODE = {
     "aarch64": struct.pack("<6I", 0xAA0003E1, 0x92800000, 0xD2801028, 0xD4000001, 0xD2800000, 0xD65F03C0),
 }
 _CLONE_VM = 0x100
+_READ, _WRITE, _EXECUTE = 1, 2, 4
+_PRIVATE_ANONYMOUS = 0x22
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -50,13 +51,12 @@ def prepare() -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
 
     Raises ``OSError``, and ``KeyError`` for a machine without code.
     """
-    page, protection = mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE
+    page = os.sysconf("SC_PAGE_SIZE")
     _libc.mmap.restype = ctypes.c_void_p
-    start = _libc.mmap(
-        None, ctypes.c_size_t(3 * page), protection, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, ctypes.c_long(0)
-    )
+    size, nowhere = ctypes.c_size_t(3 * page), ctypes.c_long(0)
+    start = _libc.mmap(None, size, _READ | _WRITE, _PRIVATE_ANONYMOUS, -1, nowhere)
     content = _CODE[platform.machine()]
     ctypes.memmove(start, content, len(content))
-    if _libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(page), mmap.PROT_READ | mmap.PROT_EXEC) == -1:
+    if _libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(page), _READ | _EXECUTE) == -1:
         raise OSError(ctypes.get_errno(), f"memory cannot be executed: {os.strerror(ctypes.get_errno())}")
     return ctypes.c_void_p(start), ctypes.c_void_p(start + 3 * page)
