@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -23,6 +24,7 @@ from ors_benchmarks.terminal.scenarios import FIGURES, QUICK, ROWS, Beside
 from ors_benchmarks.terminal.task import fill, write_folder
 
 from tests.benchmarks.bench import ended, only_report
+from tests.support.waiting import PATIENCE, until
 
 SMALL = dataclasses.replace(QUICK, episodes=(2, 8, 16), burst=8)
 
@@ -174,6 +176,27 @@ def test_a_small_run(
     assert figures["graded_cpu"].keys() == {"ours", "plain", "pytest"}
     assert figures["burst"]["ours"] == 8 * (os.cpu_count() or 1)
     assert list(tmp_path.glob("*.png")) == []
+
+
+@pytest.mark.long
+async def test_sigterm_ends_its_server(tmp_path: Path, counted: ProcessorTime) -> None:
+    command = [sys.executable, "-m", "ors_benchmarks.terminal", "--candidates", "ours", "--output", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def servers() -> list[int]:
+        lists = Path(f"/proc/{process.pid}/task").glob("*/children")
+        found = [each for children in lists for each in children.read_text().split()]
+        return [int(each) for each in found if b"script_server" in Path(f"/proc/{each}/cmdline").read_bytes()]
+
+    try:
+        await until(lambda: servers() != [])
+        [server] = servers()
+        process.terminate()
+        assert await asyncio.to_thread(process.wait, PATIENCE) != 0
+    finally:
+        process.kill()
+        process.wait()
+    assert not Path(f"/proc/{server}").exists()
 
 
 def test_no_control_groups_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

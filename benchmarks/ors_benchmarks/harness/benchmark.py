@@ -21,7 +21,7 @@ from rich.console import Console
 
 from ors_benchmarks.harness.commands import RESULTS, Charts, Output, Program, choose, make_folder, new_console, section
 from ors_benchmarks.harness.machine import Observer
-from ors_benchmarks.harness.processes import raise_file_limit
+from ors_benchmarks.harness.processes import no_server_left, raise_file_limit
 from ors_benchmarks.harness.reports import charts
 from ors_benchmarks.harness.reports.figures import Figure, Measured
 from ors_benchmarks.harness.reports.results import Gathered, Report, write_results
@@ -158,6 +158,7 @@ class Benchmark(Generic[AnyRow, AnyCandidate, AnySize]):
         with Observer() as observer:
             run = Run(self.figures, console, observer)
             with (
+                no_server_left(),
                 tempfile.TemporaryDirectory(prefix="ors-bench-") as folder,
                 self.measuring(candidates, size, Path(folder), run) as measuring,
             ):

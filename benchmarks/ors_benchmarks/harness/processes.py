@@ -18,6 +18,7 @@ import urllib.error
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 from urllib.request import urlopen  # noqa: TID251 - reads a status, and no body
 
@@ -37,6 +38,7 @@ __all__ = [
     "cpu_seconds",
     "free_port",
     "is_healthy",
+    "no_server_left",
     "on_core",
     "raise_file_limit",
     "resident_bytes",
@@ -47,6 +49,8 @@ HOST = "127.0.0.1"
 #: Limits in seconds: from start to first answer, and from SIGTERM to end.
 START_LIMIT = 60.0
 STOP_LIMIT = 60.0
+#: Servers of this process, those that have ended among them.
+_started: list[subprocess.Popen[bytes]] = []
 
 
 class StartFailed(OrsError):
@@ -123,6 +127,24 @@ class Pause(NamedTuple):
     generation: int
 
 
+@contextlib.contextmanager
+def no_server_left() -> Generator[None]:
+    """End the servers that are left after the block, which SIGTERM ends as Ctrl-C does. For the main thread."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        while _started:  # one that a thread was starting, too
+            process = _started.pop()
+            process.kill()
+            process.wait()
+
+
 @dataclass
 class ServerProcess:
     """A running server."""
@@ -161,6 +183,7 @@ class ServerProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
+        _started.append(process)
         server = cls(Address(HOST, port), process, log, pauses)
         try:
             if core is not None:

@@ -39,7 +39,7 @@ from ors_benchmarks.harness.commands import (
     section,
 )
 from ors_benchmarks.harness.machine import Observer, describe
-from ors_benchmarks.harness.processes import raise_file_limit
+from ors_benchmarks.harness.processes import no_server_left, raise_file_limit
 from ors_benchmarks.harness.reports.results import write_results
 from ors_benchmarks.rollout import tiny_model
 from ors_benchmarks.rollout.benchmark import CellPlan, Findings, Plan, measure, on_cores
@@ -264,7 +264,7 @@ def benchmark(
                     await measure(opened, renderer, plan, watcher, found)
 
         crash: Exception | None = None
-        with watcher.bar, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with no_server_left(), watcher.bar, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             try:
                 runner.run(whole())
             except OrsError as error:
