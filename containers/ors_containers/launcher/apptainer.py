@@ -30,6 +30,7 @@ from ors_containers.launcher.messages import Done, SettleContainer, StartApptain
 from ors_containers.launcher.mounts.private_devices import DEVICES, OWN_DEVICES, has_own_devices
 from ors_containers.launcher.mounts.rootfs import bound_trees, prepare_root, shared_text
 from ors_containers.launcher.privileges import default_signals, place
+from ors_containers.linux import kernel_files
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.confinement.proc_masks import masks
 from ors_containers.linux.confinement.user_namespaces import map_one_id
@@ -201,7 +202,7 @@ def settle_container(message: SettleContainer, descriptors: list[int]) -> Done:
     if not message.one_id:
         system.become(0, 0)
     guarded = system.MS_REMOUNT | system.MS_BIND | system.MS_NOSUID
-    Path("/proc/sys/user/max_user_namespaces").write_text("0")
+    kernel_files.write("/proc/sys/user/max_user_namespaces", "0")
     Path("/dev/full").touch()
     for name in DEVICES:
         if Path("/", _HANDOVER, name).exists():

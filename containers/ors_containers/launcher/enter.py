@@ -9,7 +9,6 @@ import os
 import socket
 import stat
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from ors_containers.launcher.messages import Enter, Entered, Failed, PackedProgram, Program
 from ors_containers.launcher.privileges import (
@@ -23,6 +22,7 @@ from ors_containers.launcher.privileges import (
     sealed_file,
 )
 from ors_containers.launcher.records import from_json
+from ors_containers.linux import kernel_files
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.confinement.proc_masks import mask
 from ors_containers.linux.confinement.seccomp import recording_filter
@@ -62,7 +62,7 @@ def enter_sandbox(
         kernel = os.open("/proc/sys/kernel", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     else:
         groups = open_groups(message.groups)
-    Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
+    kernel_files.write("/proc/self/oom_score_adj", str(_OOM_SCORE))
     pipes = {os.fstat(pipe).st_ino: pipe for pipe in passed}.values()  # output and errors are one
     for pipe in pipes:
         give_pipe(pipe, program.user, process_1)

@@ -14,9 +14,9 @@ import resource
 import signal
 import stat
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from ors_containers.launcher.messages import Program, User
+from ors_containers.linux import kernel_files
 from ors_containers.linux import syscalls as system
 
 __all__ = [
@@ -77,15 +77,15 @@ def give_pipe(descriptor: int, user: User, process_1: int | None = None) -> None
         if process_1 is not None:
             if os.geteuid() != 0:
                 return
-            lines = Path(f"/proc/self/fdinfo/{process_1}").read_text().splitlines()
-            process = next(int(line.split()[1]) for line in lines if line.startswith("Pid:"))
+            lines = kernel_files.read(f"/proc/self/fdinfo/{process_1}").splitlines()
+            process = next(int(line.split()[1]) for line in lines if line.startswith(b"Pid:"))
             owner, group = _outside(process, "uid_map", owner), _outside(process, "gid_map", group)
         os.fchown(descriptor, owner, group)
 
 
 def _outside(process: int, table: str, number: int) -> int:
     """Return this process's number for an id inside the user namespace of ``process``."""
-    for line in Path(f"/proc/{process}/{table}").read_text().splitlines():
+    for line in kernel_files.read(f"/proc/{process}/{table}").splitlines():
         inside, outside, count = (int(word) for word in line.split())
         if inside <= number < inside + count:
             return outside + number - inside

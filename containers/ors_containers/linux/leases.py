@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ors_containers.errors import RuntimeUnavailable
+from ors_containers.linux import kernel_files
 from ors_containers.linux.file_locks import create_lock, try_locked
 from ors_containers.linux.limits.cgroups import remove_group
 from ors_containers.linux.limits.proc_stat import process_status
@@ -117,7 +118,7 @@ class Owner:
         }
         # Atomic: a reader sees the old content or the new.
         new = path.with_suffix(".new")
-        new.write_text(json.dumps(content))
+        kernel_files.write(str(new), json.dumps(content))
         new.replace(path)
 
 

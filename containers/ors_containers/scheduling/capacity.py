@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ors_containers.linux import kernel_files
 from ors_containers.linux.limits.cgroups import LEAF
 from ors_containers.linux.limits.open_files import files_for_sandboxes
 
@@ -120,18 +120,9 @@ class CapacityReader:
 def _content(file: str) -> bytes:
     """Return the content of a file of the kernel; empty where it cannot be read."""
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        return kernel_files.read(file)
     except OSError:
         return b""
-    try:
-        content = b""
-        while piece := os.read(descriptor, _PIECE):
-            content += piece
-        return content
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
 
 
 def _lines(file: str) -> list[str]:

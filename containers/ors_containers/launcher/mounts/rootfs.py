@@ -25,6 +25,7 @@ from ors_containers.launcher.mounts.overlays import overlay_own, without
 from ors_containers.launcher.mounts.private_devices import has_own_devices, make_own_devices
 from ors_containers.launcher.whole_files import copy_files
 from ors_containers.layers.tree import LayeredTree
+from ors_containers.linux import kernel_files
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.confinement.proc_masks import make_empty_file
 from ors_containers.linux.confinement.user_namespaces import join_mapped_namespace, mapped_namespace
@@ -123,7 +124,7 @@ def prepare_root(root: Root, *, disk: int = -1, joined: Joined | None = None) ->
         make_stage(stage, sources, _FOLDERS, _STAGE_FLAGS)
     if mapping.by != "user" or root.setuid:
         # For ``user``, bubblewrap does this in its nested namespace (--disable-userns).
-        Path("/proc/sys/user/max_user_namespaces").write_text("0")
+        kernel_files.write("/proc/sys/user/max_user_namespaces", "0")
     limit_watches()
 
     os.chdir(stage)

@@ -14,9 +14,9 @@ import errno
 import os
 import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
+from ors_containers.linux import kernel_files
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.fd_passing import receive
 
@@ -67,8 +67,8 @@ def mapped_namespace(mapping: IdMap) -> int:
         _, descriptors = receive(ours, 1, 1)
         if not descriptors:
             raise OSError(errno.EPERM, "user namespaces cannot be made here")
-        Path(f"/proc/{child}/uid_map").write_text(f"0 {base} {size}")
-        Path(f"/proc/{child}/gid_map").write_text(f"0 {base} {size}")
+        kernel_files.write(f"/proc/{child}/uid_map", f"0 {base} {size}")
+        kernel_files.write(f"/proc/{child}/gid_map", f"0 {base} {size}")
         return descriptors[0]
     finally:
         ours.close()
@@ -106,9 +106,9 @@ def _start_id_helper(mapping: IdMap) -> Callable[[], None]:
 
 def map_one_id(inside_user: int, outside_user: int, inside_group: int, outside_group: int) -> None:
     """Map one user and one group into the namespace that this process has just made."""
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"{inside_user} {outside_user} 1")
-    Path("/proc/self/gid_map").write_text(f"{inside_group} {outside_group} 1")
+    kernel_files.write("/proc/self/setgroups", "deny")
+    kernel_files.write("/proc/self/uid_map", f"{inside_user} {outside_user} 1")
+    kernel_files.write("/proc/self/gid_map", f"{inside_group} {outside_group} 1")
 
 
 def join_mapped_namespace(mapping: IdMap, flags: int) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from ors_containers.limits import Limits
+from ors_containers.linux import kernel_files
 from ors_containers.linux.limits.kernel_limits import LASTING_MEMORY
 from ors_containers.linux.limits.proc_stat import process_status
 from ors_containers.linux.limits.processor_time import GroupAccount, Machine, Quota
@@ -118,7 +119,7 @@ class ControlGroups:
         for name, (version, parent) in self._usable.items():
             directory = f"{parent}/{sandbox}"
             for file, value in _settings(name, version, limits, directory):
-                _write(f"{directory}/{file}", value)
+                kernel_files.write(f"{directory}/{file}", value)
         # `cgroup.procs` waits for a grace period of the kernel, some 10 ms; `tasks` moves a thread and does not wait.
         names = {parent: "tasks" if version == 1 else "cgroup.procs" for version, parent in self._usable.values()}
         return [f"{parent}/{sandbox}/{name}" for parent, name in names.items()]
@@ -155,7 +156,7 @@ class ControlGroups:
             trial.mkdir()
             try:
                 for file, value in _settings(name, hierarchy.version, Limits(), str(trial)):
-                    _write(f"{trial}/{file}", value)
+                    kernel_files.write(f"{trial}/{file}", value)
             finally:
                 trial.rmdir()
         except OSError as error:
@@ -278,14 +279,6 @@ def _is_ours(process: int) -> bool:
         except OSError:
             return True  # it has ended
     return os.getpid() == 1 and process == 1
-
-
-def _write(file: str, value: str) -> None:
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, value.encode())
-    finally:
-        os.close(descriptor)
 
 
 def _settings(name: str, version: int, limits: Limits, directory: str) -> list[tuple[str, str]]:

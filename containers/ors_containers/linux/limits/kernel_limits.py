@@ -13,7 +13,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from pathlib import Path
+
+from ors_containers.linux import kernel_files
 
 __all__ = [
     "LASTING_MEMORY",
@@ -47,7 +48,7 @@ def limit_watches() -> None:
     """Bound inotify in the user namespace this process has just become root of."""
     for name, value in _WATCHES.items():
         with contextlib.suppress(FileNotFoundError):  # a kernel without inotify
-            Path("/proc/sys/user", name).write_text(value)
+            kernel_files.write(f"/proc/sys/user/{name}", value)
 
 
 def limit_ipc(directory: int) -> bool:

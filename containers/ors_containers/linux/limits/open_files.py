@@ -15,6 +15,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from ors_containers.linux import kernel_files
+
 __all__ = ["OPEN_FILES", "FileLimit", "files_for_sandboxes", "limit_files", "raise_file_max"]
 
 #: Open files of each process, where the machine has enough.
@@ -71,6 +73,6 @@ def limit_files(pids: int, *, container: bool = False, available: int | None = N
 
 def _read(file: Path) -> int:
     try:
-        return int(file.read_text())
+        return int(kernel_files.read(str(file)))
     except (OSError, ValueError):
         return _LARGEST

@@ -6,8 +6,9 @@ parentheses. So the fields are counted after it.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
+
+from ors_containers.linux import kernel_files
 
 __all__ = ["ProcessStatus", "mount_points", "process_status", "read_status"]
 
@@ -38,7 +39,7 @@ class ProcessStatus(NamedTuple):
 
 def process_status(process: int | str) -> ProcessStatus:
     """Return the status of the process with this id, or ``self``. Raises ``OSError`` if there is none."""
-    return read_status(Path(f"/proc/{process}/stat").read_bytes())
+    return read_status(kernel_files.read(f"/proc/{process}/stat"))
 
 
 def read_status(content: bytes) -> ProcessStatus:

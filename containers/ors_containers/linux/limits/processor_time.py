@@ -40,6 +40,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ors_containers.linux import kernel_files
+
 __all__ = ["GroupAccount", "Machine", "Quota", "WaitMeter"]
 
 #: Seconds for which a reading of the machine serves all of its sandboxes.
@@ -65,7 +67,7 @@ class GroupAccount:
     def used(self) -> float:
         """Return the processor seconds that its processes have used. Raises ``OSError``."""
         if self.version == 1:
-            return int(_content(f"{self.usage}/cpuacct.usage")) / 1e9
+            return int(kernel_files.read(f"{self.usage}/cpuacct.usage")) / 1e9
         return _field(f"{self.usage}/cpu.stat", b"usage_usec") / 1e6
 
     def stopped(self) -> float:
@@ -79,7 +81,7 @@ class GroupAccount:
         if self.version == 1:
             return None
         try:
-            lines = _content(f"{self.usage}/cpu.pressure").splitlines()
+            lines = kernel_files.read(f"{self.usage}/cpu.pressure").splitlines()
         except OSError:
             return None
         for line in lines:
@@ -90,7 +92,7 @@ class GroupAccount:
     def threads(self) -> list[int]:
         """Return the ids of its threads; none where it has ended."""
         try:
-            return [int(word) for word in _content(f"{self.usage}/{self._members}").split()]
+            return [int(word) for word in kernel_files.read(f"{self.usage}/{self._members}").split()]
         except OSError:
             return []
 
@@ -134,7 +136,7 @@ class Machine:
     def _busy(self) -> float:
         """Return the seconds in which the processors were not idle; a hypervisor's other guests keep them busy, too."""
         ticks = 0
-        for line in _content(self._stat).splitlines():
+        for line in kernel_files.read(self._stat).splitlines():
             name, *fields = line.split()
             if not name.startswith(b"cpu"):
                 break
@@ -201,10 +203,10 @@ class WaitMeter:
             with contextlib.suppress(OSError, ValueError, IndexError):  # it has just ended
                 # The kernel counts a delay when it is over, and those of threads that have ended are lost. In D, a
                 # thread waits for a lock of the kernel, whose holder may wait for a processor.
-                if _content(f"/proc/{thread}/stat").rpartition(b")")[2][1:2] in b"RD":
+                if kernel_files.read(f"/proc/{thread}/stat").rpartition(b")")[2][1:2] in b"RD":
                     self._ready = True
                     return seconds
-                delay = int(_content(f"/proc/{thread}/schedstat").split()[1]) / 1e9
+                delay = int(kernel_files.read(f"/proc/{thread}/schedstat").split()[1]) / 1e9
                 now_delays[thread] = delay
                 if earlier is not None:
                     delays += delay - earlier.get(thread, 0.0)
@@ -237,20 +239,8 @@ class _Reading:
 
 def _field(file: str, name: bytes) -> int:
     """Return a number of a file with a name and a number in each line; 0 where it has no such line."""
-    for line in _content(file).splitlines():
+    for line in kernel_files.read(file).splitlines():
         word, _, number = line.partition(b" ")
         if word == name:
             return int(number)
     return 0
-
-
-def _content(file: str) -> bytes:
-    """Return the content of a file of the kernel; four times as fast as ``Path.read_bytes``."""
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        content = b""
-        while piece := os.read(descriptor, 1 << 16):
-            content += piece
-        return content
-    finally:
-        os.close(descriptor)

@@ -1,0 +1,33 @@
+"""Files of the kernel, and other small ones, read and written by as few system calls as it takes.
+
+``Path`` takes four times as long, and in a child of the launcher it copies 200 pages, which its parts have touched.
+"""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["read", "write"]
+
+_PIECE = 1 << 16
+
+
+def read(file: str) -> bytes:
+    """Return the content of a file. Raises ``OSError``."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = b""
+        while piece := os.read(descriptor, _PIECE):
+            content += piece
+        return content
+    finally:
+        os.close(descriptor)
+
+
+def write(file: str, content: str) -> None:
+    """Replace the content of a file, by one call: the kernel takes each as a whole value. Raises ``OSError``."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        os.write(descriptor, content.encode())
+    finally:
+        os.close(descriptor)
