@@ -181,7 +181,8 @@ def test_a_small_run(
 @pytest.mark.long
 async def test_sigterm_ends_its_server(tmp_path: Path, counted: ProcessorTime) -> None:
     command = [sys.executable, "-m", "ors_benchmarks.terminal", "--candidates", "ours", "--output", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    null = subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(*command, stdout=null, stderr=null)
 
     def servers() -> list[int]:
         lists = Path(f"/proc/{process.pid}/task").glob("*/children")
@@ -192,10 +193,12 @@ async def test_sigterm_ends_its_server(tmp_path: Path, counted: ProcessorTime) -
         await until(lambda: servers() != [])
         [server] = servers()
         process.terminate()
-        assert await asyncio.to_thread(process.wait, PATIENCE) != 0
+        async with asyncio.timeout(PATIENCE):
+            assert await process.wait() != 0
     finally:
-        process.kill()
-        process.wait()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     assert not Path(f"/proc/{server}").exists()
 
 
