@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -105,6 +106,25 @@ async def test_images_are_checked_before_anything_starts(tmp_path: Path) -> None
     for wrong in ({"layers": ()}, {"user": -1}, {"home": "relative"}, {"home": "/a/../.."}):
         with pytest.raises(InvalidImage):
             Image(**{"name": "wrong", "layers": (tmp_path,), **wrong})  # pyright: ignore[reportArgumentType] - on purpose
+
+
+async def test_a_later_shell_is_as_the_first(runtime: NamespaceRuntime) -> None:
+    """They are started in two ways."""
+    look = (
+        "cd /proc/$$; cat limits oom_score_adj cgroup; readlink ns/*; ls fd; tr '\\0' '\\n' < environ | sort;"
+        "grep -E '^(Umask|Uid|Gid|Groups|Sig|Shd|Cap|NoNewPrivs|Seccomp)' status; [ $(cut -d' ' -f6 stat) = $$ ]"
+    )
+    async with runtime.sandbox(runtime.host_image()) as sandbox:
+        first = await sandbox.run(look, timeout=10)
+        await sandbox.run("kill -KILL $$", timeout=10)
+        await sandbox.run("true", timeout=10)  # says that the shell is a new one
+        later = await sandbox.run(look, timeout=10)
+    # libc's own two signals, which its posix_spawn leaves ignored, and each libc sets before it uses them.
+    ignored = re.search(r"(?<=SigIgn:\t)\w+", first.text)
+    assert ignored is not None
+    masked = f"{int(ignored[0], 16) & ~0x180000000:016x}"
+    assert (first.text.replace(ignored[0], masked), first.exit_status) == (later.text, 0)
+    assert later.exit_status == 0
 
 
 async def test_a_shell_that_cannot_start_is_reported(runtime: NamespaceRuntime, folder: Path) -> None:
