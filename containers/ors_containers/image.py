@@ -13,7 +13,6 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 from ors_containers.errors import InvalidImage
@@ -22,9 +21,6 @@ __all__ = ["DEFAULT_PATH", "Directory", "Image", "folder_image", "host_image"]
 
 #: PATH where an image sets none.
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-#: Below the root.
-_LOCALES = "usr/lib/locale"
 
 #: Files of the machine's /etc that programs in /usr need and that reveal nothing about the machine.
 _HOST_FILES = (
@@ -114,8 +110,8 @@ class Image:
     def variables(self) -> dict[str, str]:
         """The complete environment of its shell."""
         return {
-            self._locale_variable(): "C.UTF-8",
             "HOME": self.home,
+            "LANG": "C.UTF-8",
             "LOGNAME": self.user_name,
             "PATH": DEFAULT_PATH,
             "SHELL": self.shell,
@@ -123,22 +119,6 @@ class Image:
             "USER": self.user_name,
             **self.environment,
         }
-
-    def _locale_variable(self) -> str:
-        """Return the variable that chooses UTF-8.
-
-        For LANG each program opens the files of twelve categories, eleven of which are as those of the locale C. But
-        where an image lacks the locale, bash warns of LC_CTYPE and not of LANG.
-        """
-        if any(name == "LANG" or name.startswith("LC_") for name in self.environment):
-            return "LANG"
-        return "LC_CTYPE" if _has_utf8(self.layers, self.binds) else "LANG"
-
-
-@cache
-def _has_utf8(layers: tuple[Path, ...], binds: tuple[tuple[Path, str], ...]) -> bool:
-    roots = (*layers, *(source.parent for source, target in binds if target == "/usr"))
-    return any((root / _LOCALES / name).is_dir() for root in roots for name in ("C.utf8", "C.UTF-8"))
 
 
 def folder_image(

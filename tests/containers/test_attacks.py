@@ -237,6 +237,8 @@ async def test_root_inside_cannot_mount_or_change_the_kernel(runtime: NamespaceR
             "echo x > /proc/sys/kernel/core_pattern",
             "echo 1 > /proc/sys/net/ipv4/ip_forward",
             "echo 9 > /proc/sys/user/max_user_namespaces",
+            "echo 4194304 > /proc/sys/kernel/pid_max",
+            "cat /proc/sys/kernel/shmmax > /proc/sys/kernel/shmmax",
             "touch /usr/bin/mine",
             "hostname other",
             "unshare --mount true",

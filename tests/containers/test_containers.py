@@ -189,9 +189,12 @@ async def test_refused_commands(container: Container, arguments: dict[str, objec
 
 
 async def test_variables(runtime: NamespaceRuntime) -> None:
-    settings = ContainerSettings(disk=64 * MIB, environment={"KEY": "a b", "HOME": "/tmp"}, host_name="box")
+    environment = {"KEY": "a b", "HOME": "/tmp", "LANG": "C"}
+    settings = ContainerSettings(disk=64 * MIB, environment=environment, host_name="box")
     async with await runtime.open_container(runtime.host_image(), settings) as container:
         assert await output(container, 'echo "$KEY $HOME $USER $(hostname)"') == "a b /tmp root box"
+        # A locale that is chosen by LANG is not overruled.
+        assert await output(container, "x=\u00e9; echo ${#x}; LANG=C.UTF-8; echo ${#x}") == "2\n1"
 
 
 # ── files ──

@@ -163,6 +163,18 @@ def test_the_launcher_imports_little() -> None:
     assert unwanted.isdisjoint(said.decode().split())
 
 
+def test_processes_are_signalled_where_written_memory_is_never_executed() -> None:
+    """As under systemd's MemoryDenyWriteExecute. Signal 0 is received by no process."""
+    script = (
+        "import ctypes, os, sys; sys.path.append(sys.argv[1]); ctypes.CDLL(None).prctl(65, 1, 0, 0, 0)\n"
+        "from ors_containers.linux.programs.kill_all import signal_all_by_child\n"
+        "for _ in range(2): print(os.waitpid(signal_all_by_child(0), 0)[1])"
+    )
+    sources = str(Path(ors_containers.__file__).parents[1])
+    said = subprocess.run([sys.executable, "-I", "-S", "-c", script, sources], capture_output=True, check=False)
+    assert (said.stdout, said.stderr) == (b"0\n0\n", b"")
+
+
 def test_the_first_process_waits_and_reaps(tmp_path: Path) -> None:
     machine = platform.machine()
     if machine not in MACHINES:

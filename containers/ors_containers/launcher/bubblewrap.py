@@ -74,6 +74,8 @@ def _prepare(message: StartBubblewrap) -> tuple[list[str], list[str]]:
     return [
         *(message.program, *message.arguments),
         *("--dev-bind", f"{root.stage}/root", "/", "--proc", "/proc"),
+        # As ``proc_masks.mask`` does.
+        *(("--ro-bind", "/proc/sys", "/proc/sys") if one_user else ()),
         *(word for source, target in hidden for word in ("--ro-bind", source, target)),
         *("--seccomp", str(_FILTER_AT), "--info-fd", str(_INFO_AT), "--", f"/proc/self/fd/{_PROGRAM_AT}"),
     ], shared

@@ -136,6 +136,9 @@ def mask(nothing: str) -> None:
     there. ``nothing`` is an empty directory of the namespace.
     """
     flags = system.MS_BIND | system.MS_NOSUID | system.MS_NODEV | system.MS_NOEXEC | system.MS_RDONLY
+    # Root inside could write what a namespace has of its own: without process ids nothing could be started or ended.
+    system.mount("/proc/sys", "/proc/sys", "", system.MS_BIND | system.MS_REC)
+    system.mount("", "/proc/sys", "", system.MS_REMOUNT | flags)
     files: list[str] = []
     #: The first path that is covered with a content. A mount of it for another path has its flags.
     covered: dict[str | None, str] = {}

@@ -28,7 +28,7 @@ _CODE = {
 }
 _CLONE_VM = 0x100
 _READ, _WRITE, _EXECUTE = 1, 2, 4
-_PRIVATE_ANONYMOUS = 0x22
+_PRIVATE, _ANONYMOUS = 0x02, 0x20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -52,11 +52,20 @@ def prepare() -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
     Raises ``OSError``, and ``KeyError`` for a machine without code.
     """
     page = os.sysconf("SC_PAGE_SIZE")
+    # A file's: memory that was written may not be executed under systemd's MemoryDenyWriteExecute or SELinux.
+    file = os.memfd_create("kill-all")
+    try:
+        os.write(file, _CODE[platform.machine()])
+        code = _map(page, _READ | _EXECUTE, _PRIVATE, file)
+    finally:
+        os.close(file)
+    stack = _map(2 * page, _READ | _WRITE, _PRIVATE | _ANONYMOUS, -1)
+    return ctypes.c_void_p(code), ctypes.c_void_p(stack + 2 * page)
+
+
+def _map(size: int, protection: int, flags: int, file: int) -> int:
     _libc.mmap.restype = ctypes.c_void_p
-    size, nowhere = ctypes.c_size_t(3 * page), ctypes.c_long(0)
-    start = _libc.mmap(None, size, _READ | _WRITE, _PRIVATE_ANONYMOUS, -1, nowhere)
-    content = _CODE[platform.machine()]
-    ctypes.memmove(start, content, len(content))
-    if _libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(page), _READ | _EXECUTE) == -1:
-        raise OSError(ctypes.get_errno(), f"memory cannot be executed: {os.strerror(ctypes.get_errno())}")
-    return ctypes.c_void_p(start), ctypes.c_void_p(start + 3 * page)
+    start: int = _libc.mmap(None, ctypes.c_size_t(size), protection, flags, file, ctypes.c_long(0))
+    if start == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), f"memory for signals cannot be mapped: {os.strerror(ctypes.get_errno())}")
+    return start
