@@ -41,6 +41,16 @@ def test_an_address_can_be_a_file_of_the_operator(tmp_path: Path) -> None:
     assert found == {"https://example.org/setup_20.x": tmp_path / "setup.sh"}
 
 
+def test_an_address_with_variables_is_each_one_of_the_table_that_it_can_become() -> None:
+    base = "https://example.org/tool/v1"
+    table = {f"{base}/tool-x64.tar.gz": "x", f"{base}/tool-arm64.tar.gz": "a", f"{base}/other-x64.tar.gz": "o"}
+    text = f'curl -o /tmp/tool "{base}/tool-${{ARCH}}.tar.gz" && curl {base}/$NAME-x64.tar.gz.sig\n'
+    assert harbor_addresses.named_answers(text, table) == {
+        f"{base}/tool-x64.tar.gz": "x",
+        f"{base}/tool-arm64.tar.gz": "a",
+    }
+
+
 @pytest.mark.parametrize(
     "text",
     ["[", '[addresses]\n"x" = "y"\n', '[addresses]\n"x" = { package = 3 }\n', '[addresses]\n"x" = { file = "none" }\n'],

@@ -44,6 +44,7 @@ SHIPPED: Mapping[str, Answer] = {
 _PLACE = "/opt/ors-addresses"
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(==[A-Za-z0-9.!+_-]+)?")
 _ADDRESS = re.compile(r"https?://[^\s'\"|;)<>`\\]+")
+_VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
 _CURL = """#!/bin/sh
 # Answers addresses of the operator's table; every other call is the image's own curl.
 answer= output= next=
@@ -96,9 +97,19 @@ def read_addresses(file: Path | None) -> dict[str, Answer]:
 
 
 def named_answers(text: str, table: Mapping[str, Answer]) -> dict[str, Answer]:
-    """Return the addresses that a script's text names and the table has, each with its answer."""
+    """Return the addresses that a script's text names and the table has, each with its answer.
+
+    An address with a variable (``tool-${ARCH}.tar.gz``) names each one of the table that it can become.
+    """
     found: dict[str, Answer] = {}
     for address in dict.fromkeys(_ADDRESS.findall(text)):
+        constants = _VARIABLE.split(address)
+        if len(constants) > 1:
+            possible = re.compile(".*".join(map(re.escape, constants)))
+            found |= {
+                known: answer for known, answer in table.items() if "*" not in known and possible.fullmatch(known)
+            }
+            continue
         for pattern, answer in table.items():
             match = re.fullmatch("([^/]*)".join(map(re.escape, pattern.split("*"))), address)
             if match is not None:
