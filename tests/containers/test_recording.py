@@ -174,3 +174,16 @@ async def test_loops_of_links_end(tmp_path: Path) -> None:
         os.close(root)
     assert record.paths["opened"] == {"/a", "/b", "/up"}
     assert "/up-there" in record.paths["missing"]
+
+
+async def test_what_no_file_can_be_called_is_not_missing(tmp_path: Path) -> None:
+    root = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
+    try:
+        record = PathRecord(root)
+        for name in ("n" * 255, "n" * 256, "é" * 128):
+            record.look(f"/{name}/x")
+        record.interpret("/bin/python3", ["python3", "-c", ""], "/", "p" * 300)
+    finally:
+        os.close(root)
+    assert record.paths["missing"] == {f"/{'n' * 255}/x"}
+    assert record.paths["searched"] == {"/"}

@@ -15,7 +15,7 @@ __all__ = ["KINDS", "MOST_PATHS", "PathRecord"]
 KINDS = ("executed", "opened", "listed", "missing", "scripts", "searched")
 #: Paths that are recorded; a command with more is not.
 MOST_PATHS = 500_000
-_LONGEST = 4096
+_LONGEST, _LONGEST_NAME = 4096, 255
 _MOST_LINKS, _MOST_INTERPRETERS = 40, 4
 #: Last components of a path that are not the name of a file in the folder before them.
 _NO_NAMES = ("", ".", "..")
@@ -43,7 +43,7 @@ class PathRecord:
         """Record a program, and the interpreter that the kernel starts for it."""
         found, status = self._find(path)
         if status is None:
-            self.paths["missing"].add(found)
+            self._miss(found)
         elif stat.S_ISREG(status.st_mode):
             known = found in self.paths["executed"]
             self.paths["executed"].update((_normal(path), found))
@@ -72,7 +72,7 @@ class PathRecord:
         places = [script or folder] * told.looks_here
         if told.is_python and search_path is not None:
             places += [os.path.join(folder, place) for place in search_path.split(":")]  # noqa: PTH118
-        self.paths["searched"].update(self._find(place)[0] for place in places)
+        self.paths["searched"].update(filter(_can_exist, (self._find(place)[0] for place in places)))
 
     def open(self, path: str, flags: int) -> None:
         """Record a file that is opened for reading, or a directory; a new file is not one."""
@@ -81,7 +81,7 @@ class PathRecord:
         found, status = self._find(path)
         if status is None:
             if not flags & os.O_CREAT:
-                self.paths["missing"].add(found)
+                self._miss(found)
         elif stat.S_ISREG(status.st_mode):
             self.paths["opened"].update((_normal(path), found))
         elif stat.S_ISDIR(status.st_mode):
@@ -91,7 +91,11 @@ class PathRecord:
         """Record a path that is looked for in vain."""
         found, status = self._find(path)
         if status is None:
-            self.paths["missing"].add(found)
+            self._miss(found)
+
+    def _miss(self, path: str) -> None:
+        if _can_exist(path):
+            self.paths["missing"].add(path)
 
     def _find(self, path: str) -> tuple[str, os.stat_result | None]:
         """Return a path without links, and the status of what is there; links on the way are recorded as opened."""
@@ -171,6 +175,11 @@ def _loader(descriptor: int, head: bytes) -> str:
         if kind == 3 and length <= _LONGEST:  # PT_INTERP
             return os.fsdecode(os.pread(descriptor, length, offset).partition(b"\0")[0])
     return ""
+
+
+def _can_exist(path: str) -> bool:
+    """Return whether a file can have this path: a browser looks for its whole command line, which none can have."""
+    return all(len(os.fsencode(name)) <= _LONGEST_NAME for name in path.split("/"))
 
 
 def _normal(path: str) -> str:
