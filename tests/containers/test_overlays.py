@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import fcntl
 import os
 import re
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 from ors_containers import Image, Sandbox
+from ors_containers.launcher.mounts.overlays import mount_overlay
+from ors_containers.linux import syscalls
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -186,3 +189,20 @@ async def test_devices_work(runtime: NamespaceRuntime, image: Image) -> None:
             names = text.partition("No space left on device\n")[2].split()
             assert set(names) >= {"full", "null", "ptmx", "pts", "random", "shm", "tty", "urandom", "zero"}
             assert text.count("Read-only file system") == 3, text
+
+
+async def test_a_layer_into_which_a_build_still_writes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = [OSError(errno.EINVAL, "refused"), OSError(errno.EBUSY, "busy"), OSError(errno.EBUSY, "busy")]
+    mounted: list[tuple[object, ...]] = []
+
+    def mount(*arguments: object) -> None:
+        if refusals:
+            raise refusals.pop()
+        mounted.append(arguments)
+
+    monkeypatch.setattr(syscalls, "mount", mount)
+    with pytest.raises(OSError, match="refused") as refused:
+        mount_overlay("root", 0, "options")
+    assert (refused.value.errno, refusals) == (errno.EINVAL, [])
+    mount_overlay("root", 0, "options")
+    assert mounted == [("overlay", "root", "overlay", 0, "options")]

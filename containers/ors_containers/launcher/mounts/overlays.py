@@ -11,14 +11,36 @@ Invariant: what is ``hidden`` of a tree is in no mount of it, an overlay or not.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from ors_containers.linux import syscalls as system
 
-__all__ = ["overlay_own", "without"]
+__all__ = ["mount_overlay", "overlay_own", "without"]
+
+#: Seconds until an overlay that has ended is no longer mounted.
+_PATIENCE = 10.0
+
+
+def mount_overlay(name: str, flags: int, options: str) -> None:
+    """Mount an overlay at ``name``, whose layers a build may just have written.
+
+    The kernel refuses a layer into which another overlay writes, and takes down a build's a moment after its end.
+    """
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            system.mount("overlay", name, "overlay", flags, options)
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > until:
+                raise
+            time.sleep(0.02)
+        else:
+            return
 
 
 def overlay_own(name: str, hidden: Sequence[str]) -> bool:

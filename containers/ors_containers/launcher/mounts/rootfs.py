@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from ors_containers.launcher.messages import Root, RootDirectory
 from ors_containers.launcher.mounts.loop_disk import mount_disk, mount_frozen
-from ors_containers.launcher.mounts.overlays import overlay_own, without
+from ors_containers.launcher.mounts.overlays import mount_overlay, overlay_own, without
 from ors_containers.launcher.mounts.private_devices import has_own_devices, make_own_devices
 from ors_containers.launcher.whole_files import copy_files
 from ors_containers.layers.tree import LayeredTree
@@ -168,7 +168,7 @@ def _mount_overlay(root: Root, layers: Sequence[tuple[str, str]], owner: int = 0
         copy_files("disk/upper", lower, root.object_stores, root.disk, root.inodes)
     if root.disk_folder:
         options += ",volatile"  # the disk ends with the container: nothing has to be synchronized
-    system.mount("overlay", "root", "overlay", system.MS_NODEV if root.setuid else guarded, options)
+    mount_overlay("root", system.MS_NODEV if root.setuid else guarded, options)
 
 
 def _make_folder(path: Path, mode: int, user: int, group: int) -> None:
