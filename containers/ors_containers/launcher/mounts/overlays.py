@@ -23,7 +23,7 @@ from ors_containers.linux import syscalls as system
 __all__ = ["mount_overlay", "overlay_own", "without"]
 
 #: Seconds until an overlay that has ended is no longer mounted.
-_PATIENCE = 10.0
+_PATIENCE = 30.0
 
 
 def mount_overlay(name: str, flags: int, options: str) -> None:
