@@ -67,6 +67,8 @@ class Record:
     #: The verifier's exit status and reward on the start state, with a network.
     exit_status: int = 0
     reward: float | None = None
+    #: Hosts that the sealed verifier did not find, with the same result.
+    unneeded: tuple[str, ...] = ()
     #: Why an agent could write the verdict, for a task that is judged all the same; empty for none.
     mark: str = ""
     stages: dict[str, StageResult] = field(default_factory=dict[str, StageResult])
@@ -118,7 +120,8 @@ class Record:
             left_out = LeftOut(*map(tuple[str, ...], content.pop("left_out")))
             stages = {name: StageResult(**result) for name, result in content.pop("stages").items()}
             toolchain = tuple(content.pop("toolchain"))
-            return Record(**content, toolchain=toolchain, left_out=left_out, stages=stages)
+            unneeded = tuple(content.pop("unneeded", ()))
+            return Record(**content, toolchain=toolchain, left_out=left_out, unneeded=unneeded, stages=stages)
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError, AttributeError):

@@ -88,6 +88,16 @@ async def test_a_verifier_that_differs_without_a_network_is_refused(service: Ser
 
 
 @pytest.mark.long
+async def test_a_host_that_the_verifier_does_without_is_not_wanted(service: Service, tmp_path: Path) -> None:
+    script = TESTS.replace("reward=0", "echo Could not resolve host: often.example; cat /app/said; reward=0")
+    solve = "#!/bin/sh\necho Could not resolve host: api.example >/app/said\n"
+    files = {**ON_HOST, "tests/test.sh": script, "solution/solve.sh": solve}
+    ((record,), _) = await prepared(service, write_harbor_folder(tmp_path, "hosts", files))
+    assert "reward 0; hosts that were not found: api.example\n" in record.problem
+    assert harbor_record.Record.load(harbor_record.records_folder(service.store.root), record.key) == record
+
+
+@pytest.mark.long
 async def test_a_folder_that_was_changed_is_another_task(service: Service, tmp_path: Path) -> None:
     folder = write_harbor_folder(tmp_path, "changed", ON_HOST)
     await prepared(service, folder)

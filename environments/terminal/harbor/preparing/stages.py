@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,11 +65,15 @@ _NOT_SHOWN = "the folder has no solution, so nothing shows that its verifier can
 
 
 class _StageFailed(Exception):
-    """A stage has failed; the text says why, and ``outputs`` are what its programs printed."""
+    """A stage has failed; the text says why, and ``outputs`` are what its programs printed.
 
-    def __init__(self, reason: str, *outputs: str) -> None:
+    ``unneeded`` are hosts without which the verifier did its work.
+    """
+
+    def __init__(self, reason: str, *outputs: str, unneeded: Collection[str] = ()) -> None:
         super().__init__(reason)
         self.outputs = outputs
+        self.unneeded = unneeded
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ async def prepare_task(
         except BuildFailed as error:
             result = _failure(" ".join(filter(None, (error.cause, error.remedy))), error.output)
         except _StageFailed as failure:
-            result = _failure(str(failure), *failure.outputs)
+            result = _failure(str(failure), *failure.outputs, unneeded=failure.unneeded)
         except (SandboxError, OrsError, VariableMissing) as error:
             result = _failure(str(error))
         except OSError as error:
@@ -207,7 +211,8 @@ class _Stages:
             whole = f"with a network exit status {record.exit_status}, reward {record.reward:g}"
             raise _StageFailed(f"{whole}; without, {found.described}", found.output)
         left_out = await asyncio.to_thread(self._rule(record).left_out, found.used)
-        return replace(record, left_out=left_out, mark=""), StageResult("holds", f"{found.seconds:.1f} s")
+        record = replace(record, left_out=left_out, mark="", unneeded=tuple(wanted_hosts(found.output)))
+        return record, StageResult("holds", f"{found.seconds:.1f} s")
 
     async def _nothing(self, record: Record) -> tuple[Record, StageResult]:
         if record.reward != 0:
@@ -233,7 +238,7 @@ class _Stages:
             whole = await self._verify(record, changes, ALWAYS, recorded=True)
             if whole.value != 1:
                 solution = f"the solution ends with exit status {run.exit_status}, the verifier with {whole.described}"
-                raise _StageFailed(solution, run.output, whole.output)
+                raise _StageFailed(solution, run.output, whole.output, unneeded=record.unneeded)
             rule = self._rule(record)
             ran = await asyncio.to_thread(programs_run, whole.used, changes)
             strict = await asyncio.to_thread(rule.left_out, whole.used, record.left_out)
@@ -253,7 +258,7 @@ class _Stages:
         why = ran or "the verdict needs files of the agent that the verifier runs or reads as configuration"
         if not self._flag:
             without = f"; without them: {judged.described}" if chosen is None else ""
-            raise _StageFailed(f"{why}{without}", judged.output)
+            raise _StageFailed(f"{why}{without}", judged.output, unneeded=record.unneeded)
         return replace(record, left_out=chosen or ALWAYS, mark=why), StageResult("holds", why)
 
     async def _cheat(self, record: Record) -> tuple[Record, StageResult]:
@@ -290,12 +295,14 @@ def _patience(seconds: float | None) -> float:
     return max(_SOLUTION_PATIENCE, 2 * (seconds or 0.0))
 
 
-def _failure(reason: str, *outputs: str) -> StageResult:
+def _failure(reason: str, *outputs: str, unneeded: Collection[str] = ()) -> StageResult:
     """Return a failed result: the reason, the hosts that programs could not find, and the end of each output."""
     ends = [output.strip()[-_TAIL:] for output in outputs]
-    return StageResult("fails", "\n".join([f"{reason.rstrip('.')}{_not_found(*outputs)}", *filter(None, ends)]))
+    return StageResult(
+        "fails", "\n".join([f"{reason.rstrip('.')}{_not_found(*outputs, unneeded=unneeded)}", *filter(None, ends)])
+    )
 
 
-def _not_found(*outputs: str) -> str:
-    hosts = wanted_hosts("\n".join(outputs))
+def _not_found(*outputs: str, unneeded: Collection[str] = ()) -> str:
+    hosts = [host for host in wanted_hosts("\n".join(outputs)) if host not in unneeded]
     return f"; hosts that were not found: {', '.join(hosts)}" if hosts else ""
