@@ -98,6 +98,14 @@ async def test_a_host_that_the_verifier_does_without_is_not_wanted(service: Serv
 
 
 @pytest.mark.long
+async def test_bash_runs_scripts_that_name_no_interpreter(service: Service, tmp_path: Path) -> None:
+    script, solve = TESTS.replace("#!/bin/bash\n", "\n[[ 1 ]] || exit 3\n"), "\n[[ 1 ]] && echo 42 >/app/answer.txt\n"
+    files = {**ON_HOST, "tests/test.sh": script, "solution/solve.sh": solve}
+    ((record,), _) = await prepared(service, write_harbor_folder(tmp_path, "bare", files))
+    assert record.ready, record.problem
+
+
+@pytest.mark.long
 async def test_a_folder_that_was_changed_is_another_task(service: Service, tmp_path: Path) -> None:
     folder = write_harbor_folder(tmp_path, "changed", ON_HOST)
     await prepared(service, folder)

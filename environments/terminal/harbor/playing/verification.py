@@ -8,6 +8,7 @@ Invariant: a reward is one that the script has written in this run.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import re
 from collections.abc import Mapping
@@ -144,7 +145,7 @@ async def run_verifier(
     environment = {**_SEALED, **image.environment, **verifier_variables(task, variables)}
     async with await service.open_container(image, container_settings(task, environment)) as container:
         done = await container.execute(
-            ["/tests/test.sh"],
+            await asyncio.to_thread(_command, store.layers.path(record.toolchain[0])),
             user=verifier.user,
             timeout=verifier.timeout_sec,
             max_bytes=_MOST_OUTPUT,
@@ -156,6 +157,12 @@ async def run_verifier(
     used = done.recorded or RecordedPaths()
     reward = read_reward(*contents)
     return Verification(done.exit_status, reward, done.timed_out, done.seconds, output, tests[:MOST_BYTES], used)
+
+
+def _command(tests: Path) -> list[str]:
+    """Return the command of the script in a layer; bash runs one without ``#!``, as in Harbor's shell."""
+    with (tests / "tests" / "test.sh").open("rb") as script:
+        return ["/tests/test.sh"] if script.read(2) == b"#!" else ["/bin/bash", "/tests/test.sh"]
 
 
 def wanted_hosts(output: str) -> list[str]:

@@ -65,7 +65,7 @@ async def run_with_network(
     run = Script(
         label=script,
         text="",
-        arguments=("/bin/sh", "-c", text),
+        arguments=("/bin/bash", "-c", text),  # it runs a script without "#!" as well
         user=image.user if account is None else account.user,
         group=image.group if account is None else account.group,
         groups=image.groups if account is None else account.groups,
