@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,17 @@ def test_an_address_with_variables_is_each_one_of_the_table_that_it_can_become()
         f"{base}/tool-x64.tar.gz": "x",
         f"{base}/tool-arm64.tar.gz": "a",
     }
+
+
+def test_hosts_that_a_silent_script_asks_for_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_up(host: str, port: int) -> list[int]:
+        if host != "known.example":
+            raise socket.gaierror
+        return [port]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    text = "# https://comment.example\nRUN curl -s https://known.example/x https://b.example/x https://$HOST/x | sh\n"
+    assert harbor_addresses.unknown_hosts(f"{text}RUN wget -q http://a.example:80/") == ["a.example", "b.example"]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import sys
 import tomllib
 import zipfile
@@ -22,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 from ors_containers import Image
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from ors_containers.images import ImageStore
     from ors_containers.layers.writer import Entry
 
-__all__ = ["SHIPPED", "Answer", "addresses_layer", "named_answers", "read_addresses"]
+__all__ = ["SHIPPED", "Answer", "addresses_layer", "named_answers", "read_addresses", "unknown_hosts"]
 
 #: The package whose programs an address installs, or the file that it is.
 Answer = str | Path
@@ -44,6 +46,7 @@ SHIPPED: Mapping[str, Answer] = {
 _PLACE = "/opt/ors-addresses"
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(==[A-Za-z0-9.!+_-]+)?")
 _ADDRESS = re.compile(r"https?://[^\s'\"|;)<>`\\]+")
+_COMMENT = re.compile(r"^\s*#.*", re.MULTILINE)
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
 _CURL = """#!/bin/sh
 # Answers addresses of the operator's table; every other call is the image's own curl.
@@ -119,6 +122,19 @@ def named_answers(text: str, table: Mapping[str, Answer]) -> dict[str, Answer]:
                     found[address] = answer
                 break
     return found
+
+
+def unknown_hosts(text: str) -> list[str]:
+    """Return the hosts of a script's addresses that this machine cannot look up; ``curl -s`` does not name them."""
+    hosts = {urlsplit(match[0]).hostname for match in _ADDRESS.finditer(_COMMENT.sub("", text))}
+    return sorted(host for host in hosts if host and not _VARIABLE.search(host) and not _is_known(host))
+
+
+def _is_known(host: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(host, 443))
+    except (OSError, UnicodeError):
+        return False
 
 
 async def addresses_layer(store: ImageStore, image: Image, answers: Mapping[str, Answer]) -> str:

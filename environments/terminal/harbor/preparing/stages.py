@@ -40,7 +40,7 @@ from ..record import STAGES, Record, StageResult
 from ..refusals import not_prepared
 from ..reward import JSON_FILE, TEXT_FILE, Reward, read_reward
 from ..templates import VariableMissing, filled
-from .addresses import Answer, addresses_layer, named_answers
+from .addresses import Answer, addresses_layer, named_answers, unknown_hosts
 from .agents_programs import programs_run
 from .fetched import keep_toolchain
 from .left_out import ALWAYS, UsedPaths
@@ -166,7 +166,17 @@ class _Stages:
                 return replace(found, layers=(key, *found.layers))
 
             context = task.dockerfile.parent
-            await self._store.build_dockerfile(task.dockerfile, context, name=name, network=True, find_base=find_base)
+            try:
+                await self._store.build_dockerfile(
+                    task.dockerfile, context, name=name, network=True, find_base=find_base
+                )
+            except BuildFailed as error:
+                unknown = [] if wanted_hosts(error.output) else await asyncio.to_thread(unknown_hosts, text)
+                if not unknown:
+                    raise
+                raise _StageFailed(
+                    f"{error.cause}; hosts not known here: {', '.join(unknown)}", error.output
+                ) from error
         else:
             found = await self._images.record(task.config.environment.docker_image or "")
             self._store.save(replace(found, name=name))
