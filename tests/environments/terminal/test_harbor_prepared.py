@@ -98,6 +98,18 @@ async def test_a_host_that_the_verifier_does_without_is_not_wanted(service: Serv
 
 
 @pytest.mark.long
+async def test_a_solution_gets_the_answers_of_the_operators_table(service: Service, tmp_path: Path) -> None:
+    (tmp_path / "answer").write_text("42\n")
+    table = tmp_path / "addresses.toml"
+    table.write_text('[addresses]\n"https://a.example/answer" = { file = "answer" }\n')
+    # The machine's own curl lies over the layer's here.
+    solve = "#!/bin/sh\n: https://a.example/answer\ncat /opt/ors-addresses/0.answer >/app/answer.txt\n"
+    files = {**ON_HOST, "solution/solve.sh": solve}
+    ((record,), _) = await prepared(service, write_harbor_folder(tmp_path, "asking", files), addresses=table)
+    assert record.ready, record.problem
+
+
+@pytest.mark.long
 async def test_bash_runs_scripts_that_name_no_interpreter(service: Service, tmp_path: Path) -> None:
     script, solve = TESTS.replace("#!/bin/bash\n", "\n[[ 1 ]] || exit 3\n"), "\n[[ 1 ]] && echo 42 >/app/answer.txt\n"
     files = {**ON_HOST, "tests/test.sh": script, "solution/solve.sh": solve}

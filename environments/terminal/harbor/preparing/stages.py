@@ -186,10 +186,7 @@ class _Stages:
         task, store = self._task, self._store
         image = self._agent_image(record)
         tests = await folder_layer(store, task.folder / "tests", "/tests", "test.sh", record.key, SEALED_FILES)
-        toolchain = [tests]
-        text = await asyncio.to_thread((task.folder / "tests" / "test.sh").read_text, "utf-8")
-        if answers := named_answers(text, self._addresses):
-            toolchain.append(await addresses_layer(store, image, answers))
+        toolchain = [tests, *await self._answers(image, task.folder / "tests" / "test.sh")]
         over = replace(image, layers=(*map(store.layers.path, toolchain), *image.layers))
         runs: list[tuple[int, float | None, str]] = []
 
@@ -236,8 +233,9 @@ class _Stages:
                 raise _StageFailed(f"{_NOT_SHOWN}. Add a solution/solve.sh, or take the task with --without-solution")
             return record, StageResult("absent", _NOT_SHOWN)
         image = self._agent_image(record)
-        key = await folder_layer(store, task.folder / "solution", "/solution", "solve.sh", record.key)
-        over = replace(image, layers=(store.layers.path(key), *image.layers))
+        keys = [await folder_layer(store, task.folder / "solution", "/solution", "solve.sh", record.key)]
+        keys += await self._answers(image, task.folder / "solution" / "solve.sh")
+        over = replace(image, layers=(*map(store.layers.path, keys), *image.layers))
         environment = {**task.config.environment.env, **task.config.solution.env}
         async with store.layers.folder() as folder:
             run = await run_with_network(
@@ -288,6 +286,11 @@ class _Stages:
         below = self._agent_image(record).layers
         await self._store.layers.owners.leave_out(changes, left_out, below)
         return await run_verifier(self._service, self._task, record, self._variables, changes, recorded=recorded)
+
+    async def _answers(self, image: Image, script: Path) -> list[str]:
+        """Return the key of the layer that answers the addresses of a script; none where it names none."""
+        answers = named_answers(await asyncio.to_thread(script.read_text, "utf-8"), self._addresses)
+        return [await addresses_layer(self._store, image, answers)] if answers else []
 
     def _rule(self, record: Record) -> UsedPaths:
         tests, *fetched = map(self._store.layers.path, record.toolchain)
