@@ -59,7 +59,7 @@ def test_an_episode_stays_where_it_is_when_workers_come_and_go() -> None:
 def test_an_episode_is_found_whichever_worker_shows_its_form(several: Several) -> None:
     with several.client() as client:
         owners: set[str] = set()
-        for number in range(8):
+        for number in range(64):  # an id that is drawn chooses the worker
             page = client.get("/ui/environments/wire/task?index=0")
             assert page.status_code == 200, page.text
             # The id in the form, which a gateway has made, and one of a client's own.
@@ -81,6 +81,8 @@ def test_an_episode_is_found_whichever_worker_shows_its_form(several: Several) -
             assert found is not None
             owners.add(found[1])
             assert client.post(f"{path}/end", data={"form_token": token}).status_code == 303
+            if number >= 5 and len(owners) == 2:
+                break
         assert owners == {"0", "1"}
 
 
