@@ -54,19 +54,19 @@ def enter_sandbox(
     # Root of a strict sandbox of a root server owns no file of the machine: its first command need not wait for this.
     through = sealed_file("ors-enter", enter) if program.user.capabilities or os.geteuid() != 0 else -1
     groups: list[int] = []
-    kernel = -1
+    host = kernel = -1
     if message.gate:
         # While the sandbox comes up, this process joins the groups, and its child inherits them.
         join_groups(open_groups(message.groups))
         process_1 = _wait_at_gate(process_1)
-        kernel = os.open("/proc/sys/kernel", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        host = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        kernel = os.open("sys/kernel", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=host)
     else:
         groups = open_groups(message.groups)
     kernel_files.write("/proc/self/oom_score_adj", str(_OOM_SCORE))
     pipes = {os.fstat(pipe).st_ino: pipe for pipe in passed}.values()  # output and errors are one
     for pipe in pipes:
         give_pipe(pipe, program.user, process_1)
-    host = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     system.refuse_inspection()
     system.setns(process_1, system.ALL_NAMESPACES)
     bounded = True

@@ -220,7 +220,7 @@ def _watch(message: Examine, program: _Program, pipes: _Pipes) -> NoReturn:
         with contextlib.suppress(OSError):  # the sandbox has ended, and its processes with it
             signal_all(signal.SIGKILL)
         status = os.waitpid(program.process, 0)[1] if status is None else status
-        with contextlib.suppress(OSError):  # a program of the tests does not end: the next examination says so
+        with contextlib.suppress(OSError):  # what does not end is reported by the next examination
             until_gone(time.monotonic() + ENDING_PATIENCE)
     while True:
         try:

@@ -289,17 +289,14 @@ class Launcher:
         seccomp = self._container_filter if message.program.user.capabilities else self._filter
         return enter_sandbox(message, descriptors, seccomp, self._control, self._enter_program)
 
-    def _examine(self, message: Examine, descriptors: list[int]) -> Response:
-        return self._start_examination(message, descriptors)
-
     def _examine_here(self, message: ExamineHere, descriptors: list[int]) -> Response:
         with socket.socket(fileno=descriptors[0]) as connection:
             data, opened = receive(connection, MESSAGE_SIZE, _MOST_DESCRIPTORS)
         request = read_request(open_envelope(data))
         assert isinstance(request, Examine)
-        return self._start_examination(request, opened, is_here=True)
+        return self._examine(request, opened, is_here=True)
 
-    def _start_examination(self, message: Examine, descriptors: list[int], *, is_here: bool = False) -> Response:
+    def _examine(self, message: Examine, descriptors: list[int], *, is_here: bool = False) -> Response:
         return start_examination(
             message,
             descriptors,

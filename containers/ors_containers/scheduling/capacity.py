@@ -14,7 +14,6 @@ __all__ = ["Capacity", "CapacityReader"]
 
 #: Files with the memory that a group uses, in version 2 and 1.
 _USAGE = ("memory.current", "memory.usage_in_bytes")
-_PIECE = 1 << 16
 _UNLIMITED = 2**60  # version 1 says "no limit" with a number near 2**63
 
 
