@@ -16,7 +16,8 @@ from .harbor_playing import TESTS, prepared
 pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("docker_like")]
 
 _FOLDERS = 20
-_DOCKERFILE = "FROM debian\nRUN cp -r /usr/share/doc /opt/doc\nCOPY data /app/data\nWORKDIR /app\n"
+#: As published ones: a file that all have, of each folder's own time, then what is installed, then what differs.
+_DOCKERFILE = "FROM debian\nWORKDIR /app\nCOPY simulator.py .\nRUN cp -r /usr/share/doc /opt/doc\nCOPY data /app/data\n"
 #: Fetched once by each verifier: some 20 MB, as of uv with a test runner.
 _FETCH = "[ -d ~/.cache/tool ] || { mkdir -p ~/.cache; cp -r /usr/lib/python3.11 ~/.cache/tool; }\n"
 
@@ -30,6 +31,7 @@ async def test_folders_of_one_base_take_little_more_than_one(service: Service, t
             f"task-{number:02}",
             {
                 "environment/Dockerfile": _DOCKERFILE,
+                "environment/simulator.py": "print(1)\n",
                 "environment/data": f"of task {number}\n" * 10_000,
                 "tests/test.sh": TESTS.replace("reward=0", f"{_FETCH}reward=0"),
             },

@@ -79,9 +79,13 @@ class BuildContext:
 
 
 def described_source(source: CopySource) -> list[object]:
-    """Return JSON values that change when the copy of a source would."""
+    """Return JSON values that change when the copy of a source would, times aside.
+
+    As Docker's key: a checkout gives each of its files the time of the checkout, and 20 folders that copy equal files
+    would run what follows 20 times. The files have the times of the copy that made the layer.
+    """
     files = [
-        [file.relative, file.kind, file.source if file.kind == "link" else "", file.mode, file.modified, file.digest]
+        [file.relative, file.kind, file.source if file.kind == "link" else "", file.mode, file.digest]
         for file in source.files
     ]
     return [source.name, source.archive, hashlib.sha256(repr(files).encode("utf-8", "surrogatepass")).hexdigest()]

@@ -1,7 +1,7 @@
 """The plan of a build: the stages that its target needs, as steps with keys.
 
-A key is a digest of the layers below, the instruction with its variables expanded, and the content, modes, links and
-times of the files that it copies. So a step with the same key makes the same layer, whichever Dockerfile it is in.
+A key is a digest of the layers below, the instruction with its variables expanded, and the content, modes and links of
+the files that it copies. So a step with the same key makes the same layer, whichever Dockerfile it is in.
 Planning reads the Dockerfile and the files of the context; it starts no program and writes no file.
 """
 
