@@ -204,6 +204,7 @@ class Sandbox(abc.ABC):
         timeout: float,
         output_limit: int | None = None,
         keep_processes: bool = False,
+        private_output: bool = False,
         warm: WarmProgram | None = None,
     ) -> CommandResult:
         """Examine the sandbox: run a trusted program in it that the agent's processes cannot inspect or change.
@@ -234,6 +235,9 @@ class Sandbox(abc.ABC):
         or change its memory, descriptors, files and output. A runtime that cannot keep their signals away lets these
         end it (a result, and nothing a grader would reward). A program that starts programs of the agent gives them
         its rights; before it does, it protects itself as ``ors_containers.graders.process_isolation`` says.
+
+        With ``private_output`` the output cannot be opened again, as /dev/stdout: a program that follows a link of the
+        agent to its own descriptors writes nothing there, and no code in it takes back what it has said.
 
         ``warm`` says how a runtime may save the start of the program, which is a Python of a toolset then. Where it
         does, the program sees no other difference.

@@ -42,7 +42,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ors_containers import (
     CommandResult,
@@ -54,13 +54,15 @@ from ors_containers import (
 )
 from ors_containers.sandbox import EXAMINATION
 
-from ors_server import JSONObject
-
+from .grader_lines import Said, read_lines
 from .states.program import with_seed
 from .tests_code.canary import name_of_canary, with_canary
 from .tests_code.plain_tests import plain_tests
 
-__all__ = ["CODE_RAN", "GradingFailed", "GradingLate", "TestsUnfit", "Tools", "Verdict", "run_tests"]
+if TYPE_CHECKING:  # grading needs sandboxes, and no server
+    from ors_server import JSONObject
+
+__all__ = ["CODE_RAN", "GradingFailed", "GradingLate", "TestsUnfit", "Tools", "Verdict", "run_tests", "verdict_of"]
 
 #: The mark of a verdict of tests in whose process the agent's code ran.
 CODE_RAN = "the agent's code ran in the tests' process"
@@ -75,7 +77,7 @@ _AHEAD = (
     *("shutil", "subprocess", "tarfile", "tempfile", "zipfile"),
 )
 #: What it has imported besides where tests need it. Each copy of a Python with it takes twice the time, and an
-#: examination has five.
+#: examination has four.
 _FRAMEWORK = "pytest"
 #: The verdict, the list of tests, and the programs where they are recorded.
 _OUTPUT_LIMIT = 192 * 1024
@@ -193,6 +195,7 @@ async def run_tests(
             timeout=timeout,
             output_limit=_OUTPUT_LIMIT,
             keep_processes=live,
+            private_output=True,
             warm=WarmProgram(_RUNNER, *tools.bind, tools.packages, ahead),
         )
     except ProcessesRemain as error:
@@ -201,13 +204,7 @@ async def run_tests(
         if live and await _possible_without_the_agent(sandbox, tools, timeout):
             return Verdict(False, "killed", str(error))
         raise
-    verdict = dataclasses.replace(_verdict(result, nonce, live=live, canary=canary), seed=seed)
-    words = _said(result.output, nonce)
-    verdict = _with_tests(verdict, words, canary)
-    if record:
-        programs = next((line["programs"] for line in words if "programs" in line), ())
-        verdict = dataclasses.replace(verdict, programs=tuple(programs))
-    return verdict
+    return dataclasses.replace(verdict_of(result, nonce, live=live, canary=canary), seed=seed)
 
 
 async def _possible_without_the_agent(sandbox: Sandbox, tools: Tools, timeout: float) -> bool:
@@ -222,18 +219,28 @@ async def _possible_without_the_agent(sandbox: Sandbox, tools: Tools, timeout: f
     return result.exit_status == 0
 
 
-def _verdict(result: CommandResult, nonce: str, *, live: bool, canary: str) -> Verdict:
-    words = _said(result.output, nonce)
+def verdict_of(result: CommandResult, nonce: str, *, live: bool, canary: str) -> Verdict:
+    """Return what the grader's output says, without the test that must fail. Raises ``GradingFailed``."""
+    said = read_lines(result.output, nonce)
+    left_out = Counter[str](said.in_all) - Counter(outcome for _, outcome, _ in said.tests)
+    tests = tuple(test for test in said.tests if test[0] != canary)
+    verdict = _decided(result, said, live=live, canary=canary)
+    return dataclasses.replace(verdict, tests=tests, left_out=left_out, programs=tuple(said.programs))
+
+
+def _decided(result: CommandResult, said: Said, *, live: bool, canary: str) -> Verdict:
     if result.timed_out:
-        if words or live:
+        if said.words or live:
             return Verdict(False, "timed out")
         # No code of the task had begun.
         raise GradingLate(f"The grader did not begin within {result.seconds:.0f} s", "The machine is overloaded.")
-    last = words[-1] if words else {}
-    outcome, detail = last.get("outcome"), str(last.get("detail", ""))
+    outcome, detail = said.outcome, said.detail
+    if said.twice:
+        mark = CODE_RAN if canary and "ran" in said.words else ""
+        return Verdict(False, "failed", "not every line of the grader is its own", mark=mark)
     if outcome == "refused":
         return Verdict(False, "failed", f"code would have run inside the grader: {detail}", kept_out=detail)
-    if canary and (verdict := _with_canary(words, canary, outcome, detail)) is not None:
+    if canary and (verdict := _with_canary(said, canary)) is not None:
         return verdict if result.exit_status <= 128 else dataclasses.replace(verdict, passed=False, how="killed")
     if outcome == "passed" and result.exit_status == 0:
         return Verdict(True, "passed")
@@ -246,47 +253,26 @@ def _verdict(result: CommandResult, nonce: str, *, live: bool, canary: str) -> V
         raise TestsUnfit(f"The tests {_UNFIT[str(outcome)]}: {detail}", "Correct the task's tests, or leave it out.")
     if outcome is not None:
         raise GradingFailed(f"The grader failed: {outcome}, status {result.exit_status}, {detail}")
-    if result.exit_status > 128 and (words or live):
+    if result.exit_status > 128 and (said.words or live):
         # Only processes beside it can have killed it: programs that the tests started, or services of the agent.
         return Verdict(False, "killed", f"signal {result.exit_status - 128}")
-    said = result.text.strip()[-500:]
-    raise GradingFailed(f"The grader did not run: status {result.exit_status}{', ' + said if said else ''}")
+    others = b"\n".join(said.others).decode(errors="replace").strip()[-500:]
+    how = "ended without a verdict" if said.words else "did not run"
+    raise GradingFailed(f"The grader {how}: status {result.exit_status}{', ' + others if others else ''}")
 
 
-def _with_canary(words: list[dict[str, Any]], canary: str, outcome: object, detail: str) -> Verdict | None:
+def _with_canary(said: Said, canary: str) -> Verdict | None:
     """Return the verdict of tests with a canary; None where no code of the agent mattered."""
-    mark = CODE_RAN if any("ran" in line for line in words) else ""
-    found = next((line for line in words if "failed" in line), dict[str, Any]())
-    if outcome in ("failed", "network") and found.get("failed") == [canary] and found.get("passed"):
-        return Verdict(not found["found"], "failed" if found["found"] else "passed", str(found["found"]), mark=mark)
-    if outcome == "passed" or (outcome == "failed" and canary not in found.get("failed", ())):
+    outcome, detail = said.outcome, said.detail
+    mark = CODE_RAN if "ran" in said.words else ""
+    if outcome in ("failed", "network") and said.failed == [canary] and said.words["passed"]:
+        found: str = said.words["found"]
+        return Verdict(not found, "failed" if found else "passed", found, mark=mark)
+    if outcome == "passed" or (outcome == "failed" and canary not in said.failed):
         return Verdict(False, "failed", f"a test that must fail has not failed\n{detail}", mark=mark)
     if mark or outcome == "broken":  # a module that is missing is one that the agent has not written
         return Verdict(False, "killed" if outcome is None else "failed", detail, mark=mark)
     return None
-
-
-def _with_tests(verdict: Verdict, words: list[dict[str, Any]], canary: str) -> Verdict:
-    """Return the verdict with its tests, without the one that must fail."""
-    said = next((line for line in words if "tests" in line), None)
-    if said is None:
-        return verdict
-    tests = tuple((str(name), str(outcome), str(detail)) for name, outcome, detail in said["tests"])
-    left_out = Counter[str](said["in_all"]) - Counter(outcome for _, outcome, _ in tests)
-    return dataclasses.replace(verdict, tests=tuple(test for test in tests if test[0] != canary), left_out=left_out)
-
-
-def _said(output: bytes, nonce: str) -> list[dict[str, Any]]:
-    """Return the lines that carry the nonce: those that the runner itself wrote."""
-    found: list[dict[str, Any]] = []
-    for line in output.splitlines():
-        try:
-            words = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(words, dict) and cast("dict[str, Any]", words).get("nonce") == nonce:
-            found.append(cast("dict[str, Any]", words))
-    return found
 
 
 @cache

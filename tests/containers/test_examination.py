@@ -256,6 +256,17 @@ async def test_a_flood_of_output_is_cut(sandbox: Sandbox) -> None:
     assert result.output.endswith(b"last\n")
 
 
+async def test_a_private_output_cannot_be_opened_again(sandbox: Sandbox) -> None:
+    script = (
+        "echo begun; for path in /dev/stdout /proc/$$/fd/*; do { echo forged >$path; } 2>/dev/null; done; echo ended"
+    )
+    seen = [
+        (await sandbox.examine(["/bin/bash", "-c", script], timeout=20, private_output=it)).text for it in (True, False)
+    ]
+    assert seen[0] == "begun\nended\n"
+    assert "forged" in seen[1]
+
+
 async def test_unread_input_does_no_harm(sandbox: Sandbox) -> None:
     result = await sandbox.examine(["/bin/true"], input=bytes(10**7), timeout=10)
     assert result.exit_status == 0

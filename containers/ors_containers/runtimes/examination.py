@@ -10,6 +10,7 @@ import asyncio
 import math
 import os
 import signal
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -90,12 +91,23 @@ class ExaminationLimits(NamedTuple):
     has_processes: Callable[[], bool]
 
 
+def _private_output() -> tuple[int, int]:
+    """Return two sockets: what is written to the second is read from the first.
+
+    A pipe could be opened again, through a link of the agent to /proc/self/fd that a trusted program follows.
+    """
+    reading, output = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    reading.shutdown(socket.SHUT_WR)
+    return reading.detach(), output.detach()
+
+
 async def run_examination(
     container: Namespaces,
     request: Examine,
     *,
     files: Mapping[str, bytes],
     input: bytes,
+    is_private: bool,
     limits: ExaminationLimits,
     limit: int,
 ) -> CommandResult:
@@ -114,7 +126,7 @@ async def run_examination(
     small = sum(map(len, files.values())) <= _SMALL
     packed = pack(files) if small else await asyncio.to_thread(pack, files)
     source, sending = os.pipe()
-    reading, output = os.pipe()
+    reading, output = _private_output() if is_private else os.pipe()
     lifeline, lifeline_here = os.pipe()
     ours, theirs = [sending, reading, lifeline_here], [packed, source, output, lifeline]
     feeding: asyncio.Task[None] | None = None

@@ -187,6 +187,7 @@ class NamespaceSandbox(Sandbox):
         timeout: float,
         output_limit: int | None = None,
         keep_processes: bool = False,
+        private_output: bool = False,
         warm: WarmProgram | None = None,
     ) -> CommandResult:
         shell = self._require()
@@ -211,7 +212,13 @@ class NamespaceSandbox(Sandbox):
                 )
                 limits = self._examination_limits(timeout)
                 result = await run_examination(
-                    self._container, request, files=files, input=input, limits=limits, limit=limit
+                    self._container,
+                    request,
+                    files=files,
+                    input=input,
+                    is_private=private_output,
+                    limits=limits,
+                    limit=limit,
                 )
             except (OperationFailed, LauncherGone, OSError) as error:
                 await self._require_alive(_END_PATIENCE)

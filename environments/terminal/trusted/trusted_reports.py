@@ -1,17 +1,9 @@
-"""Reports of the process that runs the tests, and the outcome that follows from them.
-
-The process that decides has started before the tests, has run none of them, and reads the reports from a pipe.
-
-Invariant: nothing counts after the last report, and without it there is no verdict but an error of the grader.
-"""
+"""The results of tests, and the outcome that follows from them."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import select
 from collections.abc import Callable
+from json import dumps
 from typing import Any
 
 #: Outcomes of a run, and the exit status of each.
@@ -23,85 +15,44 @@ STATUS = {PASSED: 0, FAILED: 1, BROKEN: 2, INTERNAL: 3, REFUSED: 4, EMPTY: 5, NE
 DETAIL_LIMIT = 5_000
 #: Bytes of the line that lists the tests, and characters of a name and of what a test that failed says in it.
 _LIST_LIMIT, _NAME_LIMIT, _SAID_LIMIT = 64 * 1024, 200, 2_000
+_MOST_NAMES = 500
 
 
 class Reports:
-    """Reports of the process that runs the tests."""
+    """The results so far."""
 
     def __init__(self, say: Callable[..., None]) -> None:
-        """``say`` passes on what the server has to know before the verdict."""
-        self._say = say
+        """``say`` writes a line for the server."""
+        self.say = say
         self.passed = 0
         #: Names of tests that passed, as many as a list may have.
         self.names: list[str] = []
         #: Descriptions of failures, by the name of the test.
         self.failed: dict[str, str] = {}
-        #: The last report; None if there was none.
-        self.findings: dict[str, Any] | None = None
 
-    def collect(self, reports: int, child: int) -> int:
-        """Read until the process has ended. Return its exit status; a signal's number is negative."""
-        os.set_blocking(reports, False)
-        ended = os.pidfd_open(child)
-        poll = select.poll()
-        poll.register(reports, select.POLLIN)
-        poll.register(ended, select.POLLIN)
-        rest, last = b"", False
-        while not last:
-            # What it has written is read once more after its end. A copy of it may still have the pipe open.
-            last = any(descriptor == ended for descriptor, _ in poll.poll())
-            with contextlib.suppress(BlockingIOError):
-                while piece := os.read(reports, 1 << 16):
-                    *lines, rest = (rest + piece).split(b"\n")
-                    for line in lines:
-                        self._take(line)
-                else:
-                    poll.unregister(reports) if not last else None
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    def note_success(self, name: str) -> None:
+        """Note a test that passed."""
+        self.passed += 1
+        if len(self.names) < _MOST_NAMES:
+            self.names.append(name)
 
-    def _take(self, line: bytes) -> None:
-        if self.findings is not None:
-            return  # nothing counts after the end of the tests
-        try:
-            words = json.loads(line)
-            if "ready" in words:
-                self._say(ready=True)
-            elif "ran" in words:
-                self._say(ran=str(words["ran"])[:200])
-            elif "programs" in words:
-                self._say(programs=words["programs"])
-            elif "passed" in words:
-                self.passed += 1
-                if len(self.names) < 500:
-                    self.names.append(str(words["passed"]))
-            elif "failed" in words:
-                self.failed[str(words["failed"])] = str(words["detail"])
-            else:
-                self.findings = words["findings"]
-        except (ValueError, KeyError, TypeError) as error:
-            # This process wrote something else to the pipe, which sound code of the grader does not.
-            self.findings = {"failed": f"a report that is none: {error}"}
-
-    def listed(self) -> list[list[str]]:
-        """Return name, outcome and words of each test, those that failed first, as many as fit into their line."""
+    def list(self) -> None:
+        """Say the name, outcome and words of each test, those that failed first, as many as fit into their line."""
         tests = [[name, FAILED, detail] for name, detail in self.failed.items()]
         tests += [[name, PASSED, ""] for name in self.names if name not in self.failed]
         found: list[list[str]] = []
         size = 0
         for name, outcome, detail in tests:
             test = [name[:_NAME_LIMIT], outcome, detail[:_SAID_LIMIT]]
-            size += len(json.dumps(test)) + 2
+            size += len(dumps(test)) + 2
             if size > _LIST_LIMIT:
                 break
             found.append(test)
-        return found
+        self.say(tests=found, in_all={PASSED: self.passed, FAILED: len(self.failed)})
 
 
-def judge(said: Reports, text: str) -> tuple[str, str]:
-    """Return the outcome and its detail, from the reports of the process that ran the tests."""
-    found = said.findings
-    if found is None:
-        return INTERNAL, "the tests ended without a report"
+def judge(said: Reports, found: dict[str, Any], text: str) -> tuple[str, str]:
+    """Return the outcome and its detail, from the results and from what was found besides."""
     if "internal" in found:
         return INTERNAL, found["internal"]
     if "failed" in found:

@@ -1,11 +1,10 @@
 """The grader's program: runs trusted tests in an interpreter that the agent cannot reach, and reports the outcome.
 
-``Sandbox.examine`` runs it with the toolset's Python and ``-I -S -B``. It is two processes. The first reads the request
-from its standard input, which has the tests' text and a nonce, so neither is ever in a file. Its copy, made before,
-gets the text alone, runs the tests, and reports each result over a pipe. When the copy and everything that it has
-started have ended, the first process decides (``judge``) and writes the verdict with the nonce. So no process that runs
-a test can write the verdict, nor can programs that a test starts (the agent's script, or ``git`` with the agent's
-configuration): these read neither the tests nor the nonce. They can kill the grader, which earns nothing.
+``Sandbox.examine`` runs it with the toolset's Python and ``-I -S -B``. The request comes through its standard input and
+has the tests' text and a nonce, so neither is ever in a file. The verdict is written with the nonce, by the process
+that has read the request: a copy of it that a test makes and lets go on writes none. Programs that a test starts (the
+agent's script, or ``git`` with the agent's configuration) read neither the tests nor the nonce, and the examination
+ends them before its result is read. They can kill the grader, which earns nothing.
 
 With which rights a program of the tests runs is decided where it is started (``program_rights``).
 
@@ -22,14 +21,12 @@ own text. Only the standard library and pytest are imported; no configuration, p
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import json
 import linecache
 import os
 import signal
 import sys
-from collections.abc import Callable
+from json import dumps, loads  # by name: a test may replace what the module has
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,7 +34,7 @@ if TYPE_CHECKING:
     from .trusted_guard import Guard
     from .trusted_links import LinksIntoProc
     from .trusted_programs import Programs
-    from .trusted_reports import DETAIL_LIMIT, FAILED, INTERNAL, PASSED, STATUS, Reports, doubt_about, judge
+    from .trusted_reports import DETAIL_LIMIT, INTERNAL, STATUS, Reports, doubt_about, judge
     from .trusted_running import TESTS, State, run_plainly, run_with_pytest
     from .trusted_surroundings import (
         ProgramVariables,
@@ -54,7 +51,7 @@ else:
     from trusted_guard import Guard
     from trusted_links import LinksIntoProc
     from trusted_programs import Programs
-    from trusted_reports import DETAIL_LIMIT, FAILED, INTERNAL, PASSED, STATUS, Reports, doubt_about, judge
+    from trusted_reports import DETAIL_LIMIT, INTERNAL, STATUS, Reports, doubt_about, judge
     from trusted_running import TESTS, State, run_plainly, run_with_pytest
     from trusted_surroundings import (
         ProgramVariables,
@@ -66,95 +63,47 @@ else:
 
     del sys.path[0]
 
-_PR_GET_DUMPABLE, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 3, 4, 36
+_PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
 
 
 def main() -> int:
-    """Have a copy of this process run the tests, decide when all of it has ended, and write the verdict."""
+    """Run the tests of the request, decide, and write the verdict. Return the exit status."""
     if not (sys.flags.isolated and sys.flags.no_site and sys.flags.dont_write_bytecode):
         return STATUS[INTERNAL]
     # SIGINT ends this process: as a KeyboardInterrupt it would look like a fault of the grader.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if not protect():
         return STATUS[INTERNAL]
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    requests, sending = os.pipe()
-    reports, reporting = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(sending)
-        os.close(reports)
-        os._exit(run_reporting(requests, reporting))
-    os.close(requests)
-    os.close(reporting)
-    # The copy was made before: it has neither the nonce nor the descriptor of the verdict.
-    request = json.loads(sys.stdin.buffer.read())
+    with open(0, "rb", closefd=False) as file:
+        request = loads(file.read())
     nonce = request.pop("nonce")
     verdict = os.dup(1)  # not inheritable, like every descriptor that Python creates
-    with os.fdopen(sending, "wb") as file, contextlib.suppress(BrokenPipeError):
-        file.write(json.dumps(request).encode())
-
-    def say(**words: Any) -> None:
-        line = json.dumps({"nonce": nonce, **words}).encode() + b"\n"
-        while line:
-            line = line[os.write(verdict, line) :]
-
-    said = Reports(say)
-    ended = said.collect(reports, child)
-    try:
-        end_orphans(request["packages"])
-    except TimeoutError as error:
-        said.findings = {"failed": str(error)}
-    if ended != 0 and said.findings is None:
-        if ended < 0:
-            os.kill(os.getpid(), -ended)
-        return STATUS[INTERNAL]
-    outcome, detail = judge(said, request["tests"])
-    say(tests=said.listed(), in_all={PASSED: said.passed, FAILED: len(said.failed)})
-    if request["import_code"]:
-        # One test fails on every state, so these were not judged.
-        doubt = doubt_about(said.findings or {})
-        say(failed=[name[:200] for name in list(said.failed)[:50]], passed=said.passed, found=doubt)
-    say(outcome=outcome, detail=detail[:DETAIL_LIMIT])
-    return STATUS[outcome]
-
-
-def end_orphans(packages: str) -> None:
-    """Kill what the other process has left running, and wait for it. Raises ``TimeoutError``."""
-    try:
-        os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return  # every orphan below would be this process's child
-    sys.path.append(packages)
-    if TYPE_CHECKING:
-        from ors_containers.graders import stray_processes
-    else:
-        import stray_processes
-    stray_processes.end()
-
-
-def run_reporting(requests: int, reporting: int) -> int:
-    """Read the request, run the tests, and report each result and then what was found. Return the exit status."""
-    with os.fdopen(requests, "rb") as file:
-        content = file.read()
-    if not content:
-        return STATUS[INTERNAL]  # the other process has ended
-    request = json.loads(content)
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
 
-    def report(**words: Any) -> None:
-        line = json.dumps(words).encode() + b"\n"
-        while line:
-            line = line[os.write(reporting, line) :]
+    own = os.getpid()
 
+    def say(**words: Any) -> None:
+        if os.getpid() != own and "ran" not in words:
+            os._exit(STATUS[INTERNAL])  # a copy, by a test that forks, has run to the end
+        line = dumps({"nonce": nonce, **words}).encode() + b"\n"
+        while line:
+            line = line[os.write(verdict, line) :]
+
+    said = Reports(say)
     try:
-        findings = run_tests(request, report)
+        found = run_tests(request, said)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is a fault of the grader and has to be told
-        findings = {"internal": f"{type(error).__name__}: {error}"}
-    report(findings=findings)
-    return 0
+        found = {"internal": f"{type(error).__name__}: {error}"}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # an alarm that a test has set
+    outcome, detail = judge(said, found, request["tests"])
+    said.list()
+    if request["import_code"]:
+        # One test fails on every state, so these were not judged.
+        say(failed=[name[:200] for name in list(said.failed)[:50]], passed=said.passed, found=doubt_about(found))
+    say(outcome=outcome, detail=detail[:DETAIL_LIMIT])
+    return STATUS[outcome]
 
 
 def protect() -> bool:
@@ -171,8 +120,8 @@ def protect() -> bool:
     return library.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) == 0
 
 
-def run_tests(request: dict[str, Any], report: Callable[..., None]) -> dict[str, Any]:
-    """Run the request's tests and report the result of each. Return what was found besides."""
+def run_tests(request: dict[str, Any], said: Reports) -> dict[str, Any]:
+    """Run the request's tests and report the result of each to ``said``. Return what was found besides."""
     sys.path.append(request["packages"])
     if TYPE_CHECKING:
         from ors_containers.graders import process_isolation, stray_processes
@@ -189,7 +138,7 @@ def run_tests(request: dict[str, Any], report: Callable[..., None]) -> dict[str,
         pass
     linecache.cache[tests] = (len(text), None, text.splitlines(keepends=True), tests)
     trusted = tuple(f"{folder.rstrip('/')}/" for folder in request["trusted"])
-    guard = Guard(trusted, tests, text, (lambda what: report(ran=what[:200])) if request["import_code"] else None)
+    guard = Guard(trusted, tests, text, (lambda what: said.say(ran=what[:200])) if request["import_code"] else None)
     home = os.environ.get("HOME", "/")
     endings = Endings(text, lambda folder: is_trusted_folder(folder, home), guard.signalled)
     endings.install()
@@ -225,13 +174,13 @@ def run_tests(request: dict[str, Any], report: Callable[..., None]) -> dict[str,
         return decision.admit(arguments)
 
     shielded.admit = admit
-    state = State(shielded, stray_processes.end, kept, programs, report)
+    state = State(shielded, stray_processes.end, kept, programs, said)
     links = LinksIntoProc(text)
 
     def start() -> None:
         if request["import_code"]:
             sys.path.append(home)  # at the end: it replaces no module of the standard library
-        report(ready=True)
+        said.say(ready=True)
         guard.install()
         links.install()
 
@@ -243,7 +192,7 @@ def run_tests(request: dict[str, Any], report: Callable[..., None]) -> dict[str,
         # Caused by what the agent left: nothing else here is large, deeply nested, or refuses to end.
         return {"failed": f"{type(error).__name__}: {error}"}
     if request["record"]:
-        report(programs=programs.rows())
+        said.say(programs=programs.rows())
     return {
         "status": status,
         "refused": guard.refused,

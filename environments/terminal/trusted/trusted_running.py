@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .trusted_guard import Guard
     from .trusted_programs import Programs
-    from .trusted_reports import DETAIL_LIMIT
+    from .trusted_reports import DETAIL_LIMIT, Reports
     from .trusted_surroundings import Scratch, processes_of
 else:
     from trusted_reports import DETAIL_LIMIT
@@ -65,7 +65,7 @@ def run_plainly(tests: str, text: str, scratch: str, state: State, start: Callab
         else:
             state.note_success(name)
         state.clean_up()
-    return 5 if not functions else 1 if state.failures else 0
+    return 5 if not functions else 1 if state.has_failures else 0
 
 
 def describe(error: BaseException, tests: str) -> str:
@@ -157,27 +157,25 @@ class State:
         end: Callable[[set[int]], None],
         scratch: Scratch,
         programs: Programs,
-        report: Callable[..., None],
+        said: Reports,
     ) -> None:
         self.programs = programs
         self._shield = shielded
         self._end = end
         self._scratch = scratch
         self._started = shielded.started
-        self._report = report
-        self.failures = 0
+        self._said = said
         #: The tests' module, and the exception that its execution raised.
         self.module: ModuleType | None = None
         self.error: Exception | None = None
 
     def note_success(self, name: str) -> None:
         """Report a test that passed."""
-        self._report(passed=name)
+        self._said.note_success(name)
 
     def note_failure(self, name: str, detail: str) -> None:
         """Report a test that failed."""
-        self.failures += 1
-        self._report(failed=name, detail=detail[:DETAIL_LIMIT])
+        self._said.failed[name] = detail[:DETAIL_LIMIT]
 
     def fault(self, tests: str, guard: Guard) -> dict[str, Any]:
         """Return the exception that the module raised, if it did, and whether an honest solution would meet it, too."""
@@ -191,6 +189,11 @@ class State:
             isinstance(error, SyntaxError) and error.filename == tests
         )
         return {"error": f"{type(error).__name__}: {error}", "own": own}
+
+    @property
+    def has_failures(self) -> bool:
+        """Return whether a test has failed."""
+        return bool(self._said.failed)
 
     @property
     def started(self) -> int:

@@ -16,6 +16,7 @@ __all__ = [
     "failure_cause",
     "generated",
     "generation",
+    "grader_lines",
     "grading",
     "harbor_addresses",
     "harbor_agents_programs",
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         environment,
         episode,
         failure_cause,
+        grader_lines,
         grading,
         preparation,
         reference_states,
@@ -106,6 +108,7 @@ else:
     endless = _package.load("tasks.endless")
     generated = _package.load("tasks.generated")
     generation = _package.load("tasks.generation")
+    grader_lines = _package.load("grader_lines")
     grading = _package.load("grading")
     plain_tests = _package.load("tests_code.plain_tests")
     preparation = _package.load("preparation")

@@ -207,7 +207,10 @@ async def test_a_machine_that_cannot_examine_anything_is_not_the_agent(
 
 
 async def test_the_start_state_is_examined_once_a_task(service: Service) -> None:
-    tests = "import os\nif os.path.exists('/home/user/answer'): import numpy\ndef test_a(): assert 0"
+    # What is known of a task is known for every runtime.
+    tests = (
+        f"import os\nif os.path.exists('/home/user/answer'): import numpy\ndef test_{service.runtime.name}(): assert 0"
+    )
     before = len(service.opened)
     results = await asyncio.gather(*(played(service, "touch answer", tests, name="once") for _ in range(4)))
     assert [result.reward for result in results] == [0.0] * 4

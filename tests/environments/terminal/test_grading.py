@@ -138,6 +138,12 @@ async def test_verdicts(service: Service, what: str) -> None:
     assert time.monotonic() - started < 60
 
 
+async def test_a_copy_that_a_test_lets_go_on_has_no_say(service: Service) -> None:
+    tests = "import os\ndef test_a():\n    copy = os.fork()\n    assert copy != 0\n    os.waitpid(copy, 0)\n"
+    verdict = await grade(service, tests)
+    assert (verdict.passed, [test[:2] for test in verdict.tests]) == (True, [("test_a", "passed")]), verdict
+
+
 UNFIT = {
     "imports what is not there": ("import requests\ndef test_a(): pass", "cannot be imported"),
     "imports it late": ("def test_a(): pass\nfrom numpy import array", "cannot be imported"),

@@ -69,6 +69,7 @@ class FakeSandbox(Sandbox):
         timeout: float,
         output_limit: int | None = None,
         keep_processes: bool = False,
+        private_output: bool = False,
         warm: WarmProgram | None = None,
     ) -> CommandResult:
         raise NotImplementedError
