@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from ors_containers import FileError, InvalidLimits, Limits, SandboxError, UnknownRuntime, find_runtime, runtime_names
 from ors_containers.errors import RuntimeUnavailable, file_error
 from ors_containers.linux.confinement.seccomp import ARCHITECTURES, seccomp_filter
+from ors_containers.linux.confinement.user_namespaces import IdMap, mapped_namespace
 from ors_containers.linux.host_support import find_bubblewrap
 from ors_containers.linux.programs.pause_program import MACHINES, pause_program
 from ors_containers.runtimes.shells.output_buffer import HeadAndTail
@@ -167,12 +168,40 @@ def test_processes_are_signalled_where_written_memory_is_never_executed() -> Non
     """As under systemd's MemoryDenyWriteExecute. Signal 0 is received by no process."""
     script = (
         "import ctypes, os, sys; sys.path.append(sys.argv[1]); ctypes.CDLL(None).prctl(65, 1, 0, 0, 0)\n"
-        "from ors_containers.linux.programs.kill_all import signal_all_by_child\n"
+        "from ors_containers.linux.programs.machine_code_children import signal_all_by_child\n"
         "for _ in range(2): print(os.waitpid(signal_all_by_child(0), 0)[1])"
     )
     sources = str(Path(ors_containers.__file__).parents[1])
     said = subprocess.run([sys.executable, "-I", "-S", "-c", script, sources], capture_output=True, check=False)
     assert (said.stdout, said.stderr) == (b"0\n0\n", b"")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root maps ids of others")
+@pytest.mark.parametrize("own_account", [True, False])
+def test_a_user_namespace_is_mapped_without_changing_this_process(own_account: bool) -> None:
+    def own() -> tuple[object, ...]:
+        words = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        return words["Uid"], words["CapEff"], words["CapPrm"], len(list(Path("/proc/self/fd").iterdir()))
+
+    before = own()
+    namespace = mapped_namespace(IdMap("root", base=2_000_000_000, size=10, own_account=own_account))
+    inside = ["nsenter", f"--user=/proc/self/fd/{namespace}", "--setuid=3", "--setgid=0", "cat", "/proc/self/uid_map"]
+    said = subprocess.run(inside, pass_fds=[namespace], capture_output=True, text=True, check=True).stdout
+    os.close(namespace)
+    assert (said.split(), own()) == (["0", "2000000000", "10"], before)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_waiting_child_ends_with_its_parent() -> None:
+    script = (
+        "import os, sys; sys.path.append(sys.argv[1])\n"
+        "from ors_containers.linux.programs.machine_code_children import waiting_child\n"
+        "print(waiting_child(0, *os.pipe()), flush=True); os.kill(os.getpid(), 9)"
+    )
+    command = [sys.executable, "-I", "-S", "-c", script, str(Path(ors_containers.__file__).parents[1])]
+    # It has the output open: this waits for its end.
+    assert int(subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=False).stdout) > 0
 
 
 def test_the_first_process_waits_and_reaps(tmp_path: Path) -> None:
@@ -223,7 +252,7 @@ def test_a_status_is_looked_for_when_its_frame_may_be_complete() -> None:
     frames = Frames()
     variables = (b'declare -x A="1"\n', b'declare -x B="2"\n')
     written = (b"\x1etoken 3 /tmp\x1e", *variables, b"\x1eend tok", b"en\x1e", b"more")
-    assert [frames.add(piece) for piece in written] == [True, False, False, True, True, False]
+    assert [frames.add(piece) for piece in written] == [False, False, False, True, True, True]
     status = frames.read_status(b"token")
     assert status is not None
     assert (status.exit_status, status.directory) == (3, "/tmp")

@@ -94,7 +94,7 @@ def start_apptainer(message: StartApptainer, process_1: bytes) -> NoReturn:
     pause = handover / _PAUSE
     pause.write_bytes(process_1)
     pause.chmod(0o555)
-    devices = DEVICES if has_own_devices(Path()) else ("full",)  # otherwise Apptainer mounts the others
+    devices = DEVICES if has_own_devices() else ("full",)  # otherwise Apptainer mounts the others
     for name in devices:
         (handover / name).touch()
     scripts = Path("root", _SCRIPTS)
@@ -231,7 +231,7 @@ def settle_container(message: SettleContainer, descriptors: list[int]) -> Done:
             system.mount(path, path, "", system.MS_BIND)
             system.mount("", path, "", guarded | system.MS_RDONLY | system.MS_NODEV | system.MS_NOEXEC)
     handover = Path("/", _HANDOVER)
-    for source, target in masks(EXAMINATION, handover, everything=message.one_id):
+    for source, target in masks(EXAMINATION, str(handover), everything=message.one_id):
         system.mount(source, target, "", system.MS_BIND)
         system.mount("", target, "", guarded | system.MS_RDONLY | system.MS_NODEV | system.MS_NOEXEC)
     for path in list(handover.iterdir()):

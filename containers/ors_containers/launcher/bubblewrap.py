@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
 from typing import NoReturn
 
 from ors_containers.launcher.messages import StartBubblewrap
 from ors_containers.launcher.mounts.private_devices import DEVICES, OWN_DEVICES, has_own_devices
-from ors_containers.launcher.mounts.rootfs import bound_trees, make_mount_point, prepare_root, shared_text
+from ors_containers.launcher.mounts.rootfs import bound_trees, make_file, make_mount_point, prepare_root, shared_text
 from ors_containers.launcher.privileges import default_signals, join_groups, place, sealed_file
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.confinement.proc_masks import masks
@@ -67,7 +66,7 @@ def _prepare(message: StartBubblewrap) -> tuple[list[str], list[str]]:
     _make_devices()
     # With one user the first process that enters may not mount anything there, as ``proc_masks.hide`` does.
     one_user = root.mapping.by == "user"
-    hidden = list(masks(f"{root.stage}/disk/nothing", Path(root.stage, "disk"), everything=one_user))
+    hidden = list(masks(f"{root.stage}/disk/nothing", f"{root.stage}/disk", everything=one_user))
     with contextlib.suppress(OSError):  # a kernel that refuses it, or has too many already
         system.unshare(system.CLONE_NEWTIME)
     os.chdir("/")
@@ -85,18 +84,18 @@ def _make_devices() -> None:
     """Mount /dev: bubblewrap would read the mount table ten times for it, and does not bound terminals."""
     make_mount_point("/dev", directory=True)
     guarded = system.MS_NOSUID | system.MS_NODEV
-    if has_own_devices(Path()):
+    if has_own_devices():
         guarded = system.MS_NOSUID
         system.mount(OWN_DEVICES, "root/dev", "", system.MS_BIND)
     else:
         system.mount("tmpfs", "root/dev", "tmpfs", guarded, f"size={_DEVICES_SIZE},mode=755")
         for name in DEVICES:
-            Path("root/dev", name).touch()
+            make_file(f"root/dev/{name}")
             system.mount(f"/dev/{name}", f"root/dev/{name}", "", system.MS_BIND)
     for name, target in _LINKS.items():
-        Path("root/dev", name).symlink_to(target)
+        os.symlink(target, f"root/dev/{name}")
     for name in ("pts", "shm"):
-        Path("root/dev", name).mkdir()
+        os.mkdir(f"root/dev/{name}")
     system.mount("devpts", "root/dev/pts", "devpts", system.MS_NOSUID | system.MS_NOEXEC, TERMINAL_OPTIONS)
     system.mount("disk/shm", "root/dev/shm", "", system.MS_BIND)
     system.mount("", "root/dev", "", system.MS_REMOUNT | system.MS_BIND | system.MS_RDONLY | guarded)

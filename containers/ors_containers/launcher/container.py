@@ -21,7 +21,14 @@ from typing import NoReturn
 
 from ors_containers.launcher.messages import StartContainer
 from ors_containers.launcher.mounts.private_devices import DEVICES, OWN_DEVICES, has_own_devices
-from ors_containers.launcher.mounts.rootfs import Joined, bound_trees, make_mount_point, prepare_root, shared_text
+from ors_containers.launcher.mounts.rootfs import (
+    Joined,
+    bound_trees,
+    make_file,
+    make_mount_point,
+    prepare_root,
+    shared_text,
+)
 from ors_containers.launcher.privileges import join_groups, place, sealed_file
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.confinement.interfaces import block_networks, bring_up
@@ -124,10 +131,10 @@ def _become_process_1(
     limit_ipc(kernel)
     os.close(kernel)
     system.mount("proc", "root/proc", "proc", _GUARDED)
-    for source, target in masks("disk/nothing", Path("disk")):
+    for source, target in masks("disk/nothing", "disk"):
         _cover(source, f"root{target}")
     for name in _READ_ONLY:
-        if Path("root/proc", name).exists():
+        if os.path.exists(f"root/proc/{name}"):
             _cover(f"root/proc/{name}", f"root/proc/{name}")
     system.pivot("root")
     os.umask(0o022)
@@ -151,18 +158,18 @@ def _become_process_1(
 def _make_devices(shared_memory: int) -> None:
     """Mount /dev, which root inside may add links and folders to."""
     make_mount_point("/dev", directory=True)
-    own = has_own_devices(Path())
+    own = has_own_devices()
     guarded = system.MS_NOSUID | system.MS_NOEXEC
     system.mount(
         "tmpfs", "root/dev", "tmpfs", guarded | system.MS_NODEV, f"size={_DEVICES_SIZE},nr_inodes=256,mode=755"
     )
     for name in DEVICES:
-        Path("root/dev", name).touch()
+        make_file(f"root/dev/{name}")
         system.mount(f"{OWN_DEVICES}/{name}" if own else f"/dev/{name}", f"root/dev/{name}", "", system.MS_BIND)
     for name, target in _LINKS.items():
-        Path("root/dev", name).symlink_to(target)
+        os.symlink(target, f"root/dev/{name}")
     for name in ("pts", "shm"):
-        Path("root/dev", name).mkdir()
+        os.mkdir(f"root/dev/{name}")
     system.mount("devpts", "root/dev/pts", "devpts", guarded, TERMINAL_OPTIONS)
     system.mount("tmpfs", "root/dev/shm", "tmpfs", guarded | system.MS_NODEV, f"size={shared_memory},nr_inodes=16384")
 

@@ -202,7 +202,7 @@ def _find(name: str, environment: Mapping[str, str]) -> str:
     for folder in environment.get("PATH", "").split(":"):
         path = f"{folder or '.'}/{name}"
         try:
-            if stat.S_ISREG(os.stat(path).st_mode) and os.access(path, os.X_OK):  # noqa: PTH116 - no Path is needed
+            if stat.S_ISREG(os.stat(path).st_mode) and os.access(path, os.X_OK):
                 return path
         except OSError:
             continue

@@ -243,20 +243,20 @@ def _not_executed(program: Program, number: int, output: int) -> int:
 
 
 def _root_is_closed() -> bool:
-    return Path("/").stat().st_mode & _SEARCHABLE != _SEARCHABLE
+    return os.stat("/").st_mode & _SEARCHABLE != _SEARCHABLE
 
 
 def _open_root() -> None:
     """Let the program search the root directory, which an agent that owns it can make unsearchable."""
     if _root_is_closed():
-        Path("/").chmod(stat.S_IMODE(Path("/").stat().st_mode) | _SEARCHABLE)
+        os.chmod("/", stat.S_IMODE(os.stat("/").st_mode) | _SEARCHABLE)
 
 
 def _end_shell(shell: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(shell, signal.SIGKILL)
     deadline = time.monotonic() + ENDING_PATIENCE
-    while Path(f"/proc/{shell}").exists() and time.monotonic() < deadline:
+    while os.path.exists(f"/proc/{shell}") and time.monotonic() < deadline:
         time.sleep(0.001)
 
 

@@ -70,7 +70,7 @@ from ors_containers.linux.confinement.proc_masks import prepare as prepare_masks
 from ors_containers.linux.confinement.seccomp import seccomp_filter
 from ors_containers.linux.fd_passing import receive
 from ors_containers.linux.programs.enter_program import enter_program
-from ors_containers.linux.programs.kill_all import prepare as prepare_killing
+from ors_containers.linux.programs.machine_code_children import prepare as prepare_children
 from ors_containers.linux.programs.monitor_program import monitor_program
 from ors_containers.linux.programs.pause_program import pause_program
 
@@ -116,7 +116,7 @@ class Launcher:
         self._monitor = monitor_program(machine)
         self._enter_program = enter_program(machine)
         prepare_masks()
-        prepare_killing()
+        prepare_children()
         self._operations: dict[type, Callable[[Any, list[int]], Response]] = {
             StartBubblewrap: self._start,
             StartApptainer: self._start,
@@ -318,6 +318,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 def main(descriptor: int, machine: str) -> None:
     """Serve the socket at ``descriptor`` until its other end is closed."""
+    os.umask(0o022)  # users of a sandbox have to reach what is made for it, whatever the server's umask is
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # signals for the server: this process ends when the server does
     system.become_subreaper()

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from ors_containers.launcher.messages import Done, EndCommand, EndProcesses
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.limits.proc_stat import ProcessStatus, process_status
-from ors_containers.linux.programs.kill_all import signal_all_by_child
+from ors_containers.linux.programs.machine_code_children import signal_all_by_child
 
 __all__ = [
     "ENDING_PATIENCE",
@@ -120,7 +120,7 @@ def _is_exiting(process: int) -> bool:
 def _threads(process: int) -> Iterator[ProcessStatus]:
     """Return the status of each thread of a process; none of one that has ended."""
     with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{process}/task"):  # noqa: PTH208 - names are enough
+        for thread in os.listdir(f"/proc/{process}/task"):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 yield process_status(f"{process}/task/{thread}")
 
@@ -277,4 +277,4 @@ def processes(listed: Iterable[int] | None = None) -> dict[int, ProcessStatus]:
 
 def _process_ids() -> list[int]:
     """Return the ids of the processes of the mounted ``/proc``, those that have ended among them."""
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - names are enough
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]

@@ -88,5 +88,5 @@ def _become(program: Program) -> None:
     time.tzset()
     sys.argv[:] = program.arguments[-1:]
     platform.__dict__["_uname_cache"] = None  # `uuid` has asked for the system's name when it was imported
-    system.set_name(os.path.basename(program.arguments[0]))  # noqa: PTH119 - nothing more is imported here
+    system.set_name(os.path.basename(program.arguments[0]))
     gc.enable()

@@ -66,12 +66,12 @@ class PathRecord:
             if status is not None and (stat.S_ISREG(status.st_mode) or told.is_python):
                 if stat.S_ISREG(status.st_mode):
                     self.paths["scripts"].update((_normal(path), found))
-                    found = os.path.dirname(found)  # noqa: PTH120 - no Path is needed
+                    found = os.path.dirname(found)
                 script = found
                 break
         places = [script or folder] * told.looks_here
         if told.is_python and search_path is not None:
-            places += [os.path.join(folder, place) for place in search_path.split(":")]  # noqa: PTH118
+            places += [os.path.join(folder, place) for place in search_path.split(":")]
         self.paths["searched"].update(filter(_can_exist, (self._find(place)[0] for place in places)))
 
     def open(self, path: str, flags: int) -> None:
@@ -109,7 +109,7 @@ class PathRecord:
         while waiting:
             part = waiting.pop()
             if part in (".", ".."):
-                done = done if part == "." else os.path.dirname(done)  # noqa: PTH120 - no Path is needed
+                done = done if part == "." else os.path.dirname(done)
                 status = self._status(done)
                 continue
             here = f"{done.rstrip('/')}/{part}"
@@ -128,7 +128,7 @@ class PathRecord:
                 status = self._status(done)
                 continue
             done = here
-        above = os.path.dirname(done)  # noqa: PTH120 - no Path is needed
+        above = os.path.dirname(done)
         if links == 0 and name not in _NO_NAMES and not self._folders.keys() >= {folder or "/"}:
             self._folders[folder or "/"] = above
         return done, status

@@ -91,9 +91,9 @@ class _Recorder:
             if not path and call.kind != "execute":
                 return
             directory = "cwd" if call.directory == _HERE else f"fd/{call.directory}"
-            above = os.readlink(f"/proc/{thread}/{directory}")  # noqa: PTH115 - no Path is needed
+            above = os.readlink(f"/proc/{thread}/{directory}")
             path = f"{above}/{path}" if path else above
-        above = os.readlink(f"/proc/{thread}/root")  # noqa: PTH115 - no Path is needed
+        above = os.readlink(f"/proc/{thread}/root")
         if call.path.startswith("/") and above != "/":
             path = f"{above}{path}"
         if not path.startswith("/") or f"{path}/".startswith(_KERNEL):
@@ -103,7 +103,7 @@ class _Recorder:
             self.record = PathRecord(root)
         if call.kind == "execute" and (call.path or self.record.exists(path)):
             self.record.execute(path)
-            folder = os.readlink(f"/proc/{thread}/cwd")  # noqa: PTH115 - no Path is needed
+            folder = os.readlink(f"/proc/{thread}/cwd")
             self.record.interpret(path, call.arguments, folder, call.search_path)
         elif call.kind == "open":
             self.record.open(path, call.flags)

@@ -6,11 +6,12 @@ Only the launcher's single-threaded children call these, between ``fork`` and ``
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Generator
 from pathlib import Path
 
 from ors_containers.linux.limits.proc_stat import process_status
@@ -39,6 +40,7 @@ __all__ = [
     "MS_REMOUNT",
     "MS_SLAVE",
     "SHIELD",
+    "acting_as",
     "allow_inspection",
     "attach",
     "become",
@@ -47,7 +49,6 @@ __all__ = [
     "drop_capabilities",
     "end_with_parent",
     "keep_ambient",
-    "keep_capabilities",
     "keep_only",
     "make_inheritable",
     "mount",
@@ -106,7 +107,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_RAISE = 2
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
-_PR_SET_SECUREBITS = 28
+_PR_GET_SECUREBITS, _PR_SET_SECUREBITS = 27, 28
 _SECCOMP_MODE_FILTER = 2
 _SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
 _SECCOMP_SET_MODE_FILTER = 1
@@ -259,9 +260,19 @@ def drop_capabilities() -> None:
     _set_capabilities([0] * 6)
 
 
-def keep_capabilities() -> None:
-    """Keep what this process may do when it changes its user."""
-    _checked(_libc.prctl(_PR_SET_SECUREBITS, _KEEPING, 0, 0, 0), "prctl(PR_SET_SECUREBITS)")
+@contextlib.contextmanager
+def acting_as(user: int) -> Generator[None]:
+    """Be another user within a block, with the capabilities of this one, which is root."""
+    before = _libc.prctl(_PR_GET_SECUREBITS, 0, 0, 0, 0)
+    _checked(_libc.prctl(_PR_SET_SECUREBITS, before | _KEEPING, 0, 0, 0), "prctl(PR_SET_SECUREBITS)")
+    try:
+        os.seteuid(user)
+        try:
+            yield
+        finally:
+            os.seteuid(0)
+    finally:
+        _checked(_libc.prctl(_PR_SET_SECUREBITS, before, 0, 0, 0), "prctl(PR_SET_SECUREBITS)")
 
 
 def make_inheritable(capabilities: Collection[int]) -> None:

@@ -173,7 +173,7 @@ def _become(
     system.mount("tmpfs", _STAGE, "tmpfs", system.MS_NOSUID | system.MS_NODEV, _SIZE)
     for source, target in ((warm.folder, warm.at), (_SOURCES, SOURCES_AT), ("/proc", "/proc")):
         point = f"{_STAGE}{target}"
-        os.makedirs(point)  # noqa: PTH103 - a child imports nothing more
+        os.makedirs(point)
         system.attach(source, point)
     for name, content in files.items():
         file = Path(f"{_STAGE}{EXAMINATION}", name)

@@ -32,7 +32,7 @@ from ors_containers.linux.confinement.user_namespaces import join_mapped_namespa
 from ors_containers.linux.limits.kernel_limits import limit_watches
 from ors_containers.linux.sandbox_paths import EXAMINATION
 
-__all__ = ["Joined", "bound_trees", "make_mount_point", "make_stage", "prepare_root", "shared_text"]
+__all__ = ["Joined", "bound_trees", "make_file", "make_mount_point", "make_stage", "prepare_root", "shared_text"]
 
 _STAGE_SIZE = 1 << 20
 _FOLDERS = ("disk", "root", "apptainer")
@@ -56,7 +56,7 @@ def shared_text(places: Sequence[str]) -> bytes:
 def bound_trees(root: Root) -> list[tuple[str, str]]:
     """Return for each of the image's binds its path below ``stage`` after ``prepare_root``, and its target."""
     return [
-        (f"bind{number}" if bind.is_directory else f"bind{number}/{Path(bind.source).name}", bind.target)
+        (f"bind{number}" if bind.is_directory else f"bind{number}/{os.path.basename(bind.source)}", bind.target)
         for number, bind in enumerate(root.binds)
     ]
 
@@ -75,7 +75,7 @@ def prepare_root(root: Root, *, disk: int = -1, joined: Joined | None = None) ->
     layers = {f"layer{number}": source for number, source in enumerate(root.layers)}
     # The folder of a bound file: an overlay is made of folders.
     binds = {
-        f"bind{number}": bind.source if bind.is_directory else str(Path(bind.source).parent)
+        f"bind{number}": bind.source if bind.is_directory else os.path.dirname(bind.source)
         for number, bind in enumerate(root.binds)
     }
     sources = {**layers, **binds}
@@ -92,7 +92,7 @@ def prepare_root(root: Root, *, disk: int = -1, joined: Joined | None = None) ->
         make_stage(stage, others, (*_FOLDERS, *frozen, *(f"{name}-disk" for name in frozen)), _STAGE_FLAGS)
         for name, device in frozen.items():
             mount_frozen(device, f"{stage}/{name}-disk")
-        make_own_devices(Path(stage), mapping.base)
+        make_own_devices(stage, mapping.base)
         if root.disk_folder:
             mount_disk(disk, root.disk_folder, f"{stage}/disk", mapping.base)
         if joined is None:
@@ -135,14 +135,14 @@ def prepare_root(root: Root, *, disk: int = -1, joined: Joined | None = None) ->
         for name, source in sources.items():
             system.attach(source, name)
         _mount_overlay(root, list(layers.items()))
-    shared = [] if has_own_devices(Path()) else ["/dev"]
+    shared = [] if has_own_devices() else ["/dev"]
     for (name, source), bind in zip(binds.items(), root.binds, strict=True):
         make_mount_point(bind.target, directory=bind.is_directory)
         if not overlay_own(name, root.hidden.get(source, [])):
             shared.append(bind.target)
     make_mount_point(EXAMINATION, directory=True)
     if mapping.by != "user" and not root.setuid:  # a container's processes enter when everything is covered
-        make_empty_file(Path("root"))
+        make_empty_file("root")
     return shared
 
 
@@ -156,9 +156,9 @@ def _mount_overlay(root: Root, layers: Sequence[tuple[str, str]], owner: int = 0
         options = f"size={root.disk},nr_inodes={root.inodes},mode=755,uid={owner},gid={owner}"
         system.mount("tmpfs", "disk", "tmpfs", guarded, options)
     for path, mode in (("upper", 0o755), ("work", 0o755), ("shm", 0o1777), ("nothing", 0o555)):
-        _make_folder(Path("disk", path), mode, owner, owner)
+        _make_folder(f"disk/{path}", mode, owner, owner)
     for directory in root.directories:
-        _add_directory(Path("disk/upper"), [Path(name) for name, _ in layers], directory, owner)
+        _add_directory("disk/upper", [Path(name) for name, _ in layers], directory, owner)
     lower = [part for name, source in layers for part in without(name, root.hidden.get(source, []))]
     options = f"lowerdir={':'.join(lower)},upperdir=disk/upper,workdir=disk/work,userxattr"
     if root.mapping.by == "root":
@@ -171,9 +171,9 @@ def _mount_overlay(root: Root, layers: Sequence[tuple[str, str]], owner: int = 0
     mount_overlay("root", system.MS_NODEV if root.setuid else guarded, options)
 
 
-def _make_folder(path: Path, mode: int, user: int, group: int) -> None:
-    path.mkdir()
-    path.chmod(mode)
+def _make_folder(path: str, mode: int, user: int, group: int) -> None:
+    os.mkdir(path)
+    os.chmod(path, mode)
     os.chown(path, user, group)
 
 
@@ -183,12 +183,17 @@ def make_stage(
     """Mount an empty tmpfs at ``stage`` with ``folders`` and a mount point for each source, by name."""
     system.mount("tmpfs", stage, "tmpfs", flags, f"size={_STAGE_SIZE},mode=755")
     for name, source in sources.items():
-        if Path(source).is_dir():
-            Path(f"{stage}/{name}").mkdir()
+        if os.path.isdir(source):
+            os.mkdir(f"{stage}/{name}")
         else:
-            Path(f"{stage}/{name}").touch()
+            make_file(f"{stage}/{name}")
     for name in folders:
-        Path(f"{stage}/{name}").mkdir()
+        os.mkdir(f"{stage}/{name}")
+
+
+def make_file(path: str) -> None:
+    """Make an empty file to mount over, unless there is one."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
 
 
 def make_mount_point(target: str, *, directory: bool) -> None:
@@ -196,29 +201,30 @@ def make_mount_point(target: str, *, directory: bool) -> None:
 
     Raises ``OSError`` where a link of the image is on the way: it would lead to a path of the host.
     """
-    parts = Path(target).parts[1:]
-    for depth in range(1, len(parts) + 1):
-        place = Path("root", *parts[:depth])
-        if place.is_symlink():
-            raise OSError(errno.ELOOP, f"the image has a link at /{place.relative_to('root')}, on the way to {target}")
-        if place.exists():
+    place = "root"
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    for depth, part in enumerate(parts, 1):
+        place = f"{place}/{part}"
+        if os.path.islink(place):
+            raise OSError(errno.ELOOP, f"the image has a link at /{'/'.join(parts[:depth])}, on the way to {target}")
+        if os.path.exists(place):
             continue
         if directory or depth < len(parts):
-            place.mkdir(mode=0o755)
+            os.mkdir(place, 0o755)
         else:
-            place.touch()
+            make_file(place)
 
 
-def _add_directory(upper: Path, layers: Sequence[Path], directory: RootDirectory, owner: int) -> None:
+def _add_directory(upper: str, layers: Sequence[Path], directory: RootDirectory, owner: int) -> None:
     """Make a directory in the upper layer unless the image has it; ``owner`` is root inside."""
     tree = LayeredTree(layers)
-    parts = Path(directory.path).parts[1:]
+    parts = [part for part in directory.path.split("/") if part]
     for depth in range(1, len(parts) + 1):
-        relative = Path(*parts[:depth])
-        new = upper / relative
-        if new.is_dir():
+        relative = "/".join(parts[:depth])
+        new = f"{upper}/{relative}"
+        if os.path.isdir(new):
             continue
-        below = tree.find(str(relative))
+        below = tree.find(relative)
         if below is not None and (depth == len(parts) or not stat.S_ISDIR(below.status.st_mode)):
             return
         if below is not None:

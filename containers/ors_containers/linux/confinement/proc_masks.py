@@ -24,6 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from ors_containers.linux import kernel_files
 from ors_containers.linux import syscalls as system
 
 __all__ = ["make_empty_file", "mask", "masks", "prepare"]
@@ -96,16 +97,16 @@ def prepare() -> None:
     _known_paths()
 
 
-def masks(nothing: str, directory: Path, *, everything: bool = True) -> Iterator[tuple[str, str]]:
+def masks(nothing: str, directory: str, *, everything: bool = True) -> Iterator[tuple[str, str]]:
     """Yield the files and directories to mount, and the path of /proc that each of them covers.
 
     ``nothing`` is an empty directory to mount; files are made in ``directory``. Without ``everything`` only the boot
     identifier, which ``mask`` cannot replace.
     """
-    identifier = directory / "boot_id"
-    identifier.write_text(_new_identifier())  # programs want one
-    identifier.chmod(0o444)
-    yield str(identifier), f"/proc/sys/{_BOOT_IDENTIFIER}"
+    identifier = f"{directory}/boot_id"
+    kernel_files.write(identifier, _new_identifier())  # programs want one
+    os.chmod(identifier, 0o444)
+    yield identifier, f"/proc/sys/{_BOOT_IDENTIFIER}"
     if not everything:
         return
     made: dict[str, str] = {}
@@ -114,19 +115,18 @@ def masks(nothing: str, directory: Path, *, everything: bool = True) -> Iterator
             yield nothing, place
             continue
         if content not in made:
-            file = directory / f"masked{len(made)}"
-            file.write_text(content)
-            file.chmod(0o444)
-            made[content] = str(file)
+            made[content] = file = f"{directory}/masked{len(made)}"
+            kernel_files.write(file, content)
+            os.chmod(file, 0o444)
         yield made[content], place
 
 
-def make_empty_file(root: Path) -> None:
+def make_empty_file(root: str) -> None:
     """Make the empty file that ``mask`` mounts and removes, below the root of a sandbox that is not up yet.
 
     Raises ``OSError`` where the image has something of that name, which may be a link to anywhere.
     """
-    os.close(os.open(root / _EMPTY_FILE[1:], os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
+    os.close(os.open(f"{root}{_EMPTY_FILE}", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
 
 
 def mask(nothing: str) -> None:
@@ -157,14 +157,14 @@ def mask(nothing: str) -> None:
             system.mount("", place, "", system.MS_REMOUNT | flags)
             covered[content] = place
     for file in files:
-        os.unlink(file)  # noqa: PTH108 - no Path is needed
+        os.unlink(file)
 
 
 def _masked_paths() -> dict[str, str | None]:
     """Return the content to cover each path with; None for an empty directory."""
     known = _known_paths()
     places = {place: cover.content for place, cover in known.items() if cover.covered}
-    for name in os.listdir("/proc"):  # noqa: PTH208 - an entry of a module that was loaded since
+    for name in os.listdir("/proc"):
         if not name.isdigit() and name not in _KEPT and f"/proc/{name}" not in known:
             cover = _cover(f"/proc/{name}", "")
             if cover.covered:
@@ -182,7 +182,7 @@ class _Cover(NamedTuple):
 @cache
 def _known_paths() -> dict[str, _Cover]:
     counters = _counters()
-    top = [name for name in os.listdir("/proc") if name not in _KEPT and not name.isdigit()]  # noqa: PTH208
+    top = [name for name in os.listdir("/proc") if name not in _KEPT and not name.isdigit()]
     names = sorted({*top, *counters})
     return {f"/proc/{name}": _cover(f"/proc/{name}", counters.get(name, "")) for name in names}
 
@@ -190,7 +190,7 @@ def _known_paths() -> dict[str, _Cover]:
 def _cover(place: str, content: str) -> _Cover:
     """Return how a path is covered. Users of a sandbox own no path of the host's, so others must be able to read it."""
     try:
-        mode = os.stat(place).st_mode  # noqa: PTH116 - no Path is needed
+        mode = os.stat(place).st_mode
     except OSError:
         return _Cover(False, None)
     return _Cover(bool(mode & stat.S_IROTH), None if stat.S_ISDIR(mode) else content)

@@ -10,15 +10,15 @@ user's range of /etc/subuid, or this user; never another user.
 
 # Annotations of ``IdMap`` are evaluated: ``launcher.records`` reads them.
 
+import contextlib
 import errno
 import os
-import socket
 from collections.abc import Callable
 from typing import NamedTuple
 
 from ors_containers.linux import kernel_files
 from ors_containers.linux import syscalls as system
-from ors_containers.linux.fd_passing import receive
+from ors_containers.linux.programs.machine_code_children import waiting_child
 
 __all__ = ["IdMap", "join_mapped_namespace", "map_one_id", "mapped_namespace"]
 
@@ -46,33 +46,22 @@ def mapped_namespace(mapping: IdMap) -> int:
 
     With ``own_account`` the process that creates it is ``base``: a root without CAP_SYS_PTRACE could not enter it.
     """
-    base, size = mapping.base, mapping.size
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    child = os.fork()
-    if child == 0:
-        ours.close()
-        try:
-            if mapping.own_account:
-                system.keep_capabilities()
-                os.seteuid(base)
-            system.unshare(system.CLONE_NEWUSER)
-            # Opened here: other processes may not look into a process that has changed its user.
-            namespace = os.open("/proc/self/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-            socket.send_fds(theirs, [b"1"], [namespace])
-            theirs.recv(1)
-        finally:
-            os._exit(0)
-    theirs.close()
+    reading, writing = os.pipe()
+    child = -1
     try:
-        _, descriptors = receive(ours, 1, 1)
-        if not descriptors:
-            raise OSError(errno.EPERM, "user namespaces cannot be made here")
-        kernel_files.write(f"/proc/{child}/uid_map", f"0 {base} {size}")
-        kernel_files.write(f"/proc/{child}/gid_map", f"0 {base} {size}")
-        return descriptors[0]
+        with system.acting_as(mapping.base) if mapping.own_account else contextlib.nullcontext():
+            try:
+                child = waiting_child(system.CLONE_NEWUSER, reading, writing)
+            except OSError as error:
+                raise OSError(error.errno, f"user namespaces cannot be made here: {error.strerror}") from error
+        for table in ("uid_map", "gid_map"):
+            kernel_files.write(f"/proc/{child}/{table}", f"0 {mapping.base} {mapping.size}")
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
-        ours.close()
-        os.waitpid(child, 0)
+        os.close(reading)
+        os.close(writing)
+        if child != -1:
+            os.waitpid(child, 0)
 
 
 def _start_id_helper(mapping: IdMap) -> Callable[[], None]:

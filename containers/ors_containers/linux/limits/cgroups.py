@@ -115,7 +115,7 @@ class ControlGroups:
         """Make a sandbox's group and return the files that a process of one thread joins it by. Raises ``OSError``."""
         # Without Path, which would take half of the time.
         for parent in self.parents:
-            os.mkdir(f"{parent}/{sandbox}")  # noqa: PTH102
+            os.mkdir(f"{parent}/{sandbox}")
         for name, (version, parent) in self._usable.items():
             directory = f"{parent}/{sandbox}"
             for file, value in _settings(name, version, limits, directory):

@@ -203,7 +203,8 @@ class Shell:
         self._frames.clear()
         token = secrets.token_hex(16).encode()
         probe = status_probe(token)
-        sending = asyncio.create_task(self._send(evaluation(text) + b"\n" + probe))
+        rest = self._send_at_once(evaluation(text) + b"\n" + probe)
+        sending = asyncio.create_task(self._send(rest)) if rest else None
         timed_out = False
         time_limit = self._host.time_limit("The command", timeout)
         overloaded: MachineOverloaded | None = None
@@ -214,10 +215,12 @@ class Shell:
                 overloaded, status = error, None
             if status is None:
                 timed_out = True
-                sending.cancel()
+                if sending is not None:
+                    sending.cancel()
                 status = await self._end(process, token, keep_pids, probe)
         finally:
-            sending.cancel()
+            if sending is not None:
+                sending.cancel()
             self._output.end_collection()
         if process.exited.done():
             restarted = True
@@ -276,7 +279,7 @@ class Shell:
             await self._host.end_command(process.inner, keep_pids, how)
             how = "kill"
             # An interrupted bash drops the line it is reading, which may have been the status probe.
-            await self._send(b"\n" + probe, wait=False)
+            self._send_at_once(b"\n" + probe)
             status = None
             with contextlib.suppress(MachineOverloaded):  # then the shell is ended, too
                 status = await self._finish(process, token, self._host.time_limit("The shell", pause))
@@ -374,14 +377,21 @@ class Shell:
             b"functions, aliases and other variables are lost.]\n" % (where, variables)
         )
 
-    async def _send(self, data: bytes, *, wait: bool = True) -> None:
+    async def _send(self, data: bytes) -> None:
         """Write to bash; an error means that bash has ended, which is noticed elsewhere."""
         assert self._socket is not None
         with contextlib.suppress(OSError):
-            if wait:
-                await asyncio.get_running_loop().sock_sendall(self._socket, data)
-            else:
-                self._socket.send(data)
+            await asyncio.get_running_loop().sock_sendall(self._socket, data)
+
+    def _send_at_once(self, data: bytes) -> bytes:
+        """Write to bash what its socket takes now, and return the rest: most commands need no task for that."""
+        assert self._socket is not None
+        try:
+            return data[self._socket.send(data) :]
+        except BlockingIOError:
+            return data
+        except OSError:  # as above
+            return b""
 
     def _on_control(self) -> None:
         assert self._socket is not None

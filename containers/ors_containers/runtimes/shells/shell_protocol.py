@@ -32,8 +32,8 @@ OUTPUT_AT = 19
 SHELL_ARGUMENTS = ("--norc", "--noprofile", "--noediting", "-i", "+H", "-s")
 SETUP = b" \\set +o history; \\unset HISTFILE MAILCHECK; \\shopt -u checkwinsize; PS1= PS2=\n"
 
-#: Both parts of a frame end with it.
-_SEPARATOR = b"\x1e"
+#: The beginning of a frame's end, and the most bytes that the end has.
+_END, _END_LENGTH = b"\x1eend ", 64
 #: Largest environment that is carried over to a new shell, in bytes; of a larger one nothing is kept.
 _ENVIRONMENT_LIMIT = 4 * 2**20
 #: Most bytes that are searched for the beginning of a frame: the longest path and other text that bash wrote.
@@ -75,11 +75,15 @@ class Frames:
         self._data = bytearray()
 
     def add(self, data: bytes) -> bool:
-        """Append ``data``; return whether a frame may be complete now. Bash writes each variable by itself."""
+        """Append ``data``; return whether a frame may be complete now.
+
+        Bash writes each variable by itself, and to look at each would cost more than all else of a command.
+        """
         self._data += data
         if len(self._data) > 2 * _ENVIRONMENT_LIMIT:
             self._data.clear()  # the rest of a large environment, or bytes that no probe wrote
-        return _SEPARATOR in data or len(self._data) > _ENVIRONMENT_LIMIT
+        since = max(0, len(self._data) - len(data) - _END_LENGTH)
+        return self._data.find(_END, since) != -1 or len(self._data) > _ENVIRONMENT_LIMIT
 
     def clear(self) -> None:
         """Drop what was not read."""
