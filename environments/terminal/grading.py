@@ -54,9 +54,9 @@ from ors_containers import (
 )
 from ors_containers.sandbox import EXAMINATION
 
-from .grader_lines import Said, read_lines
 from .states.program import with_seed
 from .tests_code.canary import name_of_canary, with_canary
+from .tests_code.grader_lines import Said, read_lines
 from .tests_code.plain_tests import plain_tests
 
 if TYPE_CHECKING:  # grading needs sandboxes, and no server

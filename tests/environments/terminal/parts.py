@@ -55,7 +55,6 @@ if TYPE_CHECKING:
         environment,
         episode,
         failure_cause,
-        grader_lines,
         grading,
         preparation,
         reference_states,
@@ -80,7 +79,7 @@ if TYPE_CHECKING:
     from environments.terminal.harbor.terminal_bench import conversion as terminal_bench
     from environments.terminal.tasks import endless, generated, generation, harbor_reports, verification, writing
     from environments.terminal.tasks import folders as task_folders
-    from environments.terminal.tests_code import canary, imported_code, plain_tests, reading_programs
+    from environments.terminal.tests_code import canary, grader_lines, imported_code, plain_tests, reading_programs
     from environments.terminal.trusted import trusted_surroundings
 else:
     _package = folder_package(FOLDER)
@@ -108,7 +107,7 @@ else:
     endless = _package.load("tasks.endless")
     generated = _package.load("tasks.generated")
     generation = _package.load("tasks.generation")
-    grader_lines = _package.load("grader_lines")
+    grader_lines = _package.load("tests_code.grader_lines")
     grading = _package.load("grading")
     plain_tests = _package.load("tests_code.plain_tests")
     preparation = _package.load("preparation")
