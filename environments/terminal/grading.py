@@ -235,12 +235,12 @@ def _decided(result: CommandResult, said: Said, *, live: bool, canary: str) -> V
         # No code of the task had begun.
         raise GradingLate(f"The grader did not begin within {result.seconds:.0f} s", "The machine is overloaded.")
     outcome, detail = said.outcome, said.detail
+    mark = CODE_RAN if "ran" in said.words else ""
     if said.twice:
-        mark = CODE_RAN if canary and "ran" in said.words else ""
         return Verdict(False, "failed", "not every line of the grader is its own", mark=mark)
     if outcome == "refused":
         return Verdict(False, "failed", f"code would have run inside the grader: {detail}", kept_out=detail)
-    if canary and (verdict := _with_canary(said, canary)) is not None:
+    if canary and (verdict := _with_canary(said, canary, mark)) is not None:
         return verdict if result.exit_status <= 128 else dataclasses.replace(verdict, passed=False, how="killed")
     if outcome == "passed" and result.exit_status == 0:
         return Verdict(True, "passed")
@@ -261,10 +261,9 @@ def _decided(result: CommandResult, said: Said, *, live: bool, canary: str) -> V
     raise GradingFailed(f"The grader {how}: status {result.exit_status}{', ' + others if others else ''}")
 
 
-def _with_canary(said: Said, canary: str) -> Verdict | None:
+def _with_canary(said: Said, canary: str, mark: str) -> Verdict | None:
     """Return the verdict of tests with a canary; None where no code of the agent mattered."""
     outcome, detail = said.outcome, said.detail
-    mark = CODE_RAN if "ran" in said.words else ""
     if outcome in ("failed", "network") and said.failed == [canary] and said.words["passed"]:
         found: str = said.words["found"]
         return Verdict(not found, "failed" if found else "passed", found, mark=mark)

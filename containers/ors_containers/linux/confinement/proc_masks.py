@@ -164,7 +164,7 @@ def _masked_paths() -> dict[str, str | None]:
     """Return the content to cover each path with; None for an empty directory."""
     known = _known_paths()
     places = {place: cover.content for place, cover in known.items() if cover.covered}
-    for name in os.listdir("/proc"):
+    for name in os.listdir("/proc"):  # an entry of a module that was loaded since
         if not name.isdigit() and name not in _KEPT and f"/proc/{name}" not in known:
             cover = _cover(f"/proc/{name}", "")
             if cover.covered:
