@@ -19,7 +19,8 @@ PROGRAMS_OF_LONG_TESTS := chromium podman runc containernetworking-plugins iptab
 	prometheus
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint docs types format test tests-sandboxes tests-terminal tests-others apptainer test-all serve bench clean
+.PHONY: help venv lint docs types format test tests-sandboxes tests-terminal tests-others apptainer test-all \
+	long-environments long-others serve bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,7 +86,16 @@ apptainer: ## Install Apptainer for the tests that run it, where that can be don
 test-all: apptainer test ## Also build and run the container images and train with TRL
 	-scripts/debian-packages $(PROGRAMS_OF_LONG_TESTS)
 	-$(INSTALL) --editable '.[dev,ray]'
-	$(BIN)/pytest -m long; $(SHOW_NOT_RUN)
+	@# Beside each other too: an hour each; what they print comes by lines, as it is printed.
+	$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=line long-environments long-others; $(SHOW_NOT_RUN)
+
+LONG_ENVIRONMENTS := tests/environments tests/server
+
+long-environments: venv
+	$(BIN)/pytest -m long $(LONG_ENVIRONMENTS)
+
+long-others: venv
+	$(BIN)/pytest -m long $(addprefix --ignore=,$(LONG_ENVIRONMENTS))
 
 serve: $(SERVES) ## Serve the bundled environments on http://127.0.0.1:8080
 	@scripts/debian-packages $(PROGRAMS) || echo "Going on without: what needs them is not served."

@@ -20,6 +20,7 @@ from ors_benchmarks.summary import BENCHMARKS, Benchmark, page, run, vllm_python
 from rich.console import Console
 
 from tests.support.paths import ROOT
+from tests.support.processes import is_alive
 
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -103,14 +104,6 @@ while {hangs}:
 """
 
 
-def ended(process: int) -> bool:
-    """Return whether a process is gone, or a zombie that has not been reaped."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
 @pytest.mark.parametrize("hangs", [True, False])
 def test_a_part_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
     monkeypatch.setattr(summary, "LIMIT", 1.5 if hangs else 60.0)
@@ -129,9 +122,9 @@ def test_a_part_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monkey
         assert outcome.problem is None
     child = int((tmp_path / "child").read_text())
     deadline = time.monotonic() + 20
-    while not ended(child) and time.monotonic() < deadline:
+    while is_alive(child) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert ended(child)
+    assert not is_alive(child)
 
 
 def test_without_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

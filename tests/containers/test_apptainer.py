@@ -31,6 +31,7 @@ from ors_containers.graders.portable_python import python_toolset
 from ors_containers.images import ImageStore
 from ors_containers.runtimes.apptainer import find_apptainer
 
+from tests.support.processes import processes
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -304,7 +305,7 @@ async def test_a_killed_server_leaves_nothing(runtime: ApptainerRuntime, state: 
         assert len(namespaces) == count + 1  # theirs, and the host's, to which the processes beside each belong
         ((launcher, _),) = json.loads((paths[0].parent / "owner.json").read_text())["processes"]
         # The kernel may give the same numbers again to namespaces of later processes, so only these are compared.
-        everybody = [path.name for path in Path("/proc").glob("[0-9]*")]
+        everybody = processes(lambda _: True)
     finally:
         if launcher and ends != "server":
             os.kill(launcher, signal.SIGKILL)
@@ -312,8 +313,8 @@ async def test_a_killed_server_leaves_nothing(runtime: ApptainerRuntime, state: 
         server.wait()
         server.stdout.close()
     # No server has started again: the kernel alone ends them.
-    processes = [process for lease in leases for process, _ in lease["processes"]]
-    await until(lambda: not any(Path(f"/proc/{process}").exists() for process in (launcher, *processes)), within=20)
+    theirs = [process for lease in leases for process, _ in lease["processes"]]
+    await until(lambda: not any(Path(f"/proc/{process}").exists() for process in (launcher, *theirs)), within=20)
     await until(lambda: _sleepers(seconds) == 0, within=20)
     assert len(_network_namespaces(everybody) & namespaces) == 1
     async with ApptainerRuntime(state):
@@ -333,11 +334,4 @@ def _network_namespaces(of: Iterable[int | str]) -> set[int]:
 
 
 def _sleepers(seconds: str) -> int:
-    return sum(_command(path).endswith(f"sleep\0{seconds}\0".encode()) for path in Path("/proc").glob("[0-9]*"))
-
-
-def _command(directory: Path) -> bytes:
-    try:
-        return (directory / "cmdline").read_bytes()
-    except OSError:
-        return b""
+    return len(processes(lambda arguments: arguments.endswith(f"sleep\0{seconds}\0".encode())))

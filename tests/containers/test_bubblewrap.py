@@ -30,6 +30,8 @@ from ors_containers.launcher.client import LauncherClient
 from ors_containers.linux.limits.proc_stat import process_status
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
+from tests.support.processes import command_line
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -286,22 +288,18 @@ def _children(process: int) -> list[int]:
 
 def _launcher() -> int:
     """Return the newest launcher of this process."""
-    found = [child for child in _children(os.getpid()) if b"ors_containers.launcher.process" in _command(child)]
+    found = [child for child in _children(os.getpid()) if b"ors_containers.launcher.process" in command_line(child)]
     return max(found, key=_started_at)  # not by id: ids wrap around
 
 
 def _process_1(sandbox: Sandbox) -> int:
     """Return the newest process 1 of a sandbox of this process."""
-    monitors = [child for child in _children(_launcher()) if b"bwrap" in _command(child)]
+    monitors = [child for child in _children(_launcher()) if b"bwrap" in command_line(child)]
     return _children(max(monitors, key=_started_at))[0]
 
 
 def _started_at(process: int) -> int:
     return process_status(process).started
-
-
-def _command(process: int) -> bytes:
-    return Path(f"/proc/{process}/cmdline").read_bytes()
 
 
 #: Its first thread ends, so that it looks like a zombie; the second thread goes on.

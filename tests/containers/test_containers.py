@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import platform
 import resource
@@ -33,6 +32,7 @@ from ors_containers.linux.leases import sweep
 from ors_containers.linux.programs.pause_program import elf_file
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
+from tests.support.processes import processes
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -418,12 +418,7 @@ async def test_a_killed_server_leaves_nothing(state: Path, runtime: NamespaceRun
 
 
 def _running(word: str) -> list[int]:
-    found: list[int] = []
-    for folder in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if folder.name.isdigit() and word.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-    return found
+    return processes(lambda arguments: word.encode() in arguments.split(b"\0"))
 
 
 def _attached() -> set[str]:

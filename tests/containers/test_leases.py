@@ -19,6 +19,7 @@ from ors_containers.linux.leases import Owner, make_state, sweep
 from ors_containers.linux.limits.cgroups import ControlGroups
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
+from tests.support.processes import processes
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -47,14 +48,7 @@ def _namespaces(of: Iterable[int | str]) -> set[int]:
 
 
 def _sleepers(seconds: str) -> int:
-    return sum(_command(path).endswith(f"sleep\0{seconds}\0".encode()) for path in Path("/proc").glob("[0-9]*"))
-
-
-def _command(directory: Path) -> bytes:
-    try:
-        return (directory / "cmdline").read_bytes()
-    except OSError:
-        return b""
+    return len(processes(lambda arguments: arguments.endswith(f"sleep\0{seconds}\0".encode())))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +89,7 @@ async def test_a_killed_server_leaves_nothing_after_a_restart(
         described = json.loads((owners.pop() / "owner.json").read_text())
         ((launcher, _),) = described["processes"]
         # The kernel may give the same numbers again to namespaces of later processes, so only these are compared.
-        everybody = [path.name for path in Path("/proc").glob("[0-9]*")]
+        everybody = processes(lambda _: True)
         if also_launcher_stopped:  # so that it cannot notice its server's end
             os.kill(launcher, signal.SIGSTOP)
     finally:

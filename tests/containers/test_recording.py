@@ -16,6 +16,7 @@ from ors_containers.runtimes.containers import recording
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 from ors_containers.sandbox import RecordedPaths
 
+from tests.support.processes import parent, processes
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -130,19 +131,12 @@ async def test_the_end_of_a_recorded_command(container: Container) -> None:
 
 
 async def test_no_process_is_left_behind(container: Container) -> None:
-    def recorders() -> list[Path]:
-        found = [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"path_recorder" in _content(path)]
-        return [path for path in found if int(_content(path.parent / "stat").split()[3]) == os.getpid()]
+    def recorders() -> list[int]:
+        found = processes(lambda arguments: b"path_recorder" in arguments)
+        return [process for process in found if parent(process) == os.getpid()]
 
     await recorded(container, "true")
     await until(lambda: not recorders())
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
 
 
 async def test_a_process_that_fails_to_record_is_an_error(

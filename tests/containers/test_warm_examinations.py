@@ -11,7 +11,6 @@ import os
 import select
 import signal
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from ors_containers.graders.portable_python import Toolset
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 from tests.support.paths import ROOT
+from tests.support.processes import parent, processes
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -130,19 +130,12 @@ async def examine(
 
 def warm_pythons() -> list[int]:
     """Return the warm Pythons below this process."""
-    found: list[int] = []
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            if b"warm_process" in (place / "cmdline").read_bytes() and _is_below(int(place.name)):
-                found.append(int(place.name))
-        except OSError:
-            continue
-    return found
+    return [each for each in processes(lambda arguments: b"warm_process" in arguments) if _is_below(each)]
 
 
 def _is_below(process: int) -> bool:
     while process > 1 and process != os.getpid():
-        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        process = parent(process)
     return process == os.getpid()
 
 

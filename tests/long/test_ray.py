@@ -23,6 +23,7 @@ import pytest
 
 from ors_server.keys.cluster_key import CLUSTER_HEADER, ClusterKey
 from tests.support.paths import ROOT
+from tests.support.processes import is_alive, processes
 from tests.support.servers import Running, free_port, running
 
 pytestmark = [
@@ -145,15 +146,9 @@ def served_on(ray: Ray, folder: Path, *options: str, **variables: str) -> Genera
     assert server.process.returncode == 0, server.log.read_text()
 
 
-def processes(*words: str) -> list[int]:
+def processes_with(*words: str) -> list[int]:
     """Return the processes whose arguments have all of these words."""
-    found: list[int] = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            arguments = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if all(word in arguments for word in words):
-                found.append(int(path.parent.name))
-    return sorted(found)
+    return processes(lambda arguments: all(word.encode() in arguments.replace(b"\0", b" ") for word in words))
 
 
 def children(process: int) -> list[int]:
@@ -173,14 +168,8 @@ def name_of(node: dict[str, Any]) -> str:
 
 
 def node_process(server: Served, node: dict[str, Any]) -> int:
-    (process,) = processes("ors_cli node", f"--join {server.running.url}", name_of(node))
+    (process,) = processes_with("ors_cli node", f"--join {server.running.url}", name_of(node))
     return process
-
-
-def alive(process: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 def test_nodes_join_and_leave(tmp_path: Path) -> None:
@@ -207,7 +196,7 @@ def test_nodes_join_and_leave(tmp_path: Path) -> None:
                 os.kill(next(iter(actors_of(first))), signal.SIGKILL)
                 seconds = wait(lambda: server.ping(client, sid) == 410, 60)
                 print(f"killed actor: 410 after {seconds:.1f} s")
-                wait(lambda: not alive(node), 60)
+                wait(lambda: not is_alive(node), 60)
                 seconds = server.wait_for(2)
                 print(f"killed actor: another node served {seconds:.1f} s later")
                 assert server.ping(client, other) == 200
@@ -227,8 +216,8 @@ def test_nodes_join_and_leave(tmp_path: Path) -> None:
                 client.post("/delete", headers={"X-Session-ID": other})
             assert server.running.process.poll() is None
             url = server.running.url
-        assert processes("ors_", url) == []
-        assert processes("ray::NodeActor") == []
+        assert processes_with("ors_", url) == []
+        assert processes_with("ray::NodeActor") == []
 
 
 def test_machines_that_die(tmp_path: Path) -> None:
@@ -245,7 +234,7 @@ def test_machines_that_die(tmp_path: Path) -> None:
             os.kill(nodes[0]["processes"]["raylet"][0], signal.SIGKILL)
             seconds = wait(lambda: server.ping(client, sessions[0]) == 410, 60)
             print(f"raylet killed: 410 after {seconds:.1f} s")
-            wait(lambda: not any(alive(process) for process in trees[0]), 60)
+            wait(lambda: not any(is_alive(process) for process in trees[0]), 60)
             assert [server.ping(client, sid) for sid in sessions[1:]] == [200] * 2
 
             # All of its processes.
@@ -286,7 +275,7 @@ def test_the_head_dies_and_comes_back(tmp_path: Path) -> None:
         raylet = first["processes"]["raylet"][0]
         # While Ray waits for its head, and after it gave up: the gateway answers, and sessions go on or end typed.
         requests, begun, statuses = 0, time.monotonic(), [200]
-        while alive(raylet) or alive(node):
+        while is_alive(raylet) or is_alive(node):
             statuses.append(server.ping(client, sid))
             created = client.post("/create_session").status_code
             assert created in (200, 503), created
@@ -295,7 +284,7 @@ def test_the_head_dies_and_comes_back(tmp_path: Path) -> None:
             time.sleep(0.05)
         print(f"head killed: {requests} requests; the node ended after {time.monotonic() - begun:.0f} s")
         assert statuses[: statuses.count(200)] == [200] * statuses.count(200), "a session that had ended answered again"
-        wait(lambda: not processes("ray::NodeActor"), 30)
+        wait(lambda: not processes_with("ray::NodeActor"), 30)
 
         # A new head at the old address: the driver finds it, and places a node again.
         ray.process.kill()
@@ -306,13 +295,13 @@ def test_the_head_dies_and_comes_back(tmp_path: Path) -> None:
         assert server.ping(client, sid) == 410
         assert server.ping(client, server.open(client, name_of(second))) == 200
         assert server.running.stop() == 0
-        wait(lambda: not processes("ors_", server.running.url), 30)
+        wait(lambda: not processes_with("ors_", server.running.url), 30)
 
 
 def actors_of(node: dict[str, Any]) -> set[int]:
     """Return the processes of the actors on a raylet."""
     raylet = node["processes"]["raylet"][0]
-    return {process for process in children(raylet) if process in processes("ray::NodeActor")}
+    return {process for process in children(raylet) if process in processes_with("ray::NodeActor")}
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.support.events import Reply, parse_events
+from tests.support.processes import processes
 from tests.support.servers import executable, running
 
 pytestmark = pytest.mark.long
@@ -55,11 +56,4 @@ async def _open_all(url: str, mark: str) -> list[str]:
 
 def _marked(mark: str) -> list[int]:
     """Return the processes of this machine whose first argument is ``mark``."""
-    found: list[int] = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if path.read_bytes().startswith(mark.encode()):
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
+    return processes(lambda arguments: arguments.startswith(mark.encode()))

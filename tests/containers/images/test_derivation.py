@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import secrets
@@ -17,6 +16,8 @@ from ors_containers import BubblewrapRuntime, Image, InvalidImage, folder_image
 from ors_containers.errors import BuildFailed, ImageTooLarge, StoreFailed
 from ors_containers.images import ImageStore, Recipe, RecipeFile, Step
 from ors_containers.linux.leases import sweep
+
+from tests.support.processes import processes
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -310,11 +311,6 @@ async def test_leftovers_of_a_killed_process_are_removed(
     assert len(await sweep(state)) == 1
 
 
-def _processes_with(mark: str) -> list[str]:
+def _processes_with(mark: str) -> list[int]:
     """Return the processes with a variable of this value."""
-    found: list[str] = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if mark.encode() in path.read_bytes():
-                found.append(path.parent.name)
-    return found
+    return processes(lambda variables: mark.encode() in variables, "environ")

@@ -14,6 +14,7 @@ from ors_containers import ContainerSettings, RuntimeUnavailable
 from ors_containers.plugins.shared_runtime import SharedRuntime, import_runner
 
 from tests.containers.plugins.stand_ins import RunnerError, install_harbor, install_inspect, install_verifiers
+from tests.support.processes import processes
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -220,14 +221,7 @@ async def test_the_runtime_ends_with_its_loop() -> None:
         return sleeping()
 
     def sleeping() -> int:
-        return sum(b"98761" in _command_line(process) for process in Path("/proc").glob("[1-9]*"))
+        return len(processes(lambda arguments: b"98761" in arguments))
 
     assert await asyncio.to_thread(lambda: asyncio.run(start())) == 1
     assert sleeping() == 0
-
-
-def _command_line(process: Path) -> bytes:
-    try:
-        return (process / "cmdline").read_bytes()
-    except OSError:
-        return b""

@@ -20,6 +20,7 @@ from ors_containers.linux.limits.proc_stat import process_status
 from ors_server.cluster.supervisor.control import ask
 from tests.support.cut_connections import answered
 from tests.support.events import Reply, parse_events
+from tests.support.processes import processes
 from tests.support.servers import running
 
 pytestmark = pytest.mark.usefixtures("isolated")
@@ -35,13 +36,7 @@ def _until(condition: Callable[[], bool], seconds: float) -> None:
 
 
 def _sleepers(seconds: str) -> int:
-    found = 0
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found += path.read_bytes() == f"sleep\0{seconds}\0".encode()
-        except OSError:
-            continue
-    return found
+    return len(processes(lambda arguments: arguments == f"sleep\0{seconds}\0".encode()))
 
 
 def _owner_of(worker: int) -> Path:

@@ -14,6 +14,7 @@ from ors_server.cluster.supervisor.control import ask
 from tests.support.cut_connections import answered
 from tests.support.events import Reply, parse_events
 from tests.support.paths import ROOT
+from tests.support.processes import command_line
 from tests.support.servers import Running, running_workers
 
 WIRE = ROOT / "tests" / "server" / "protocol" / "live_server.py"
@@ -37,12 +38,7 @@ class Several:
         """Return the process ids of the gateways."""
         supervisor = self.running.process.pid
         children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
-        found: list[int] = []
-        for pid in children:
-            with contextlib.suppress(OSError):  # one that was killed may just have been reaped
-                if b"ors_server.cluster.gateway.process" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    found.append(int(pid))
-        return found
+        return [int(pid) for pid in children if b"ors_server.cluster.gateway.process" in command_line(pid)]
 
     def client(self) -> httpx.Client:
         """Return a client that opens a connection for each request, so that both gateways are used."""

@@ -18,6 +18,7 @@ import pytest
 
 from tests.server.gateway.conftest import WIRE, Several, start_several
 from tests.support.events import Reply, parse_events
+from tests.support.processes import is_alive
 from tests.support.waiting import until
 
 #: Calls of either kind, the sessions that make them, and the seconds between two kills.
@@ -166,13 +167,6 @@ async def test_calls_go_on_when_the_supervisor_is_killed_among_the_others(tmp_pa
         counts.pop("connections lost")
         assert not counts
         end = time.monotonic() + 30
-        while any(_lives(pid) for pid in [*workers, *gateways]):
+        while any(is_alive(pid) for pid in [*workers, *gateways]):
             assert time.monotonic() < end, "processes are left"
             await asyncio.sleep(0.1)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.events import parse_events
 from tests.support.paths import ROOT
+from tests.support.processes import command_line
 from tests.support.servers import Running, running
 
 SOURCE = '''
@@ -93,7 +94,9 @@ class Front:
         found = process = self.running.process.pid
         while process:
             children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-            process = next((int(child) for child in children if f"/{name}/server.py" in _command_of(child)), 0)
+            process = next(
+                (int(child) for child in children if f"/{name}/server.py".encode() in command_line(child)), 0
+            )
             found = process or found
         if found == self.running.process.pid:
             raise LookupError(name)
@@ -109,10 +112,6 @@ class Front:
         answer = httpx.post(f"{self.url}/call", json=body, headers={"X-Session-ID": sid}, timeout=30)
         answer.raise_for_status()
         return json.loads(parse_events(answer.content)[-1].data)["output"]["blocks"][0]["text"]
-
-
-def _command_of(process: str) -> str:
-    return Path(f"/proc/{process}/cmdline").read_text()
 
 
 def can_bind(folder: Path) -> bool:

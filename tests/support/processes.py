@@ -1,0 +1,42 @@
+"""Other processes of this machine, as tests look for them.
+
+A process can end between any two looks at its files, so each function takes one that has ended for what it is and
+raises nothing. `scripts/check-timings` refuses tests that read these files themselves.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["command_line", "is_alive", "parent", "processes"]
+
+
+def processes(are_meant: Callable[[bytes], object], file: str = "cmdline") -> list[int]:
+    """Return the processes, in order, whose arguments (or ``environ``) a condition accepts."""
+    found = (int(folder.name) for folder in Path("/proc").glob("[0-9]*"))
+    return sorted(process for process in found if are_meant(_read(process, file)))
+
+
+def command_line(process: int | str) -> bytes:
+    """Return a process's arguments, each ended by a zero byte; nothing for a zombie or one that has ended."""
+    return _read(process, "cmdline")
+
+
+def is_alive(process: int | str) -> bool:
+    """Return whether a process runs: one that has ended and was not waited for yet does not."""
+    return _fields(process)[0] not in {b"", b"Z"}
+
+
+def parent(process: int | str) -> int:
+    """Return a process's parent, or 0 for one that has ended."""
+    return int(_fields(process)[1])
+
+
+def _fields(process: int | str) -> list[bytes]:
+    return _read(process, "stat").rpartition(b")")[2].split() or [b"", b"0"]
+
+
+def _read(process: int | str, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{process}/{name}").read_bytes()
+    except OSError:
+        return b""
