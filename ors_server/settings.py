@@ -73,7 +73,9 @@ class Settings(BaseSettings):
         default=30.0, description="Seconds the server waits for its sessions to end when it is stopped."
     )
     stream_after: Seconds = Field(
-        default=0.05, description="Seconds after which an unfinished call opens its event stream instead of waiting."
+        default=0.05,
+        description="Seconds after which an unfinished call opens its event stream instead of waiting; 20 times as "
+        "many for a call with an Idempotency-Key, by which its client finds it again.",
     )
     heartbeat: Seconds = Field(default=10.0, description="Seconds between keep-alive comments in an open event stream.")
 

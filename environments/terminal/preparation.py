@@ -9,7 +9,6 @@ bound into it from the start, read-only.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import hashlib
 import logging
@@ -105,9 +104,9 @@ async def _built_image(service: Service, made: BuiltImage, *, network: bool) -> 
     store = service.store
     source = made.archive or made.definition
     assert source is not None
-    status = await asyncio.to_thread(source.stat)
+    size, changed = made.stamp
     # Only a digest: a folder's name may be too long for an image's name, or have characters that are not allowed there.
-    seen = hashlib.sha256(f"{source} {status.st_size} {status.st_mtime_ns}".encode(errors="surrogateescape"))
+    seen = hashlib.sha256(f"{source} {size} {changed}".encode(errors="surrogateescape"))
     name = f"task-{seen.hexdigest()[:24]}"
     known = name in _built or made.archive is not None
     if known and (image := _find(store, name)) is not None:

@@ -50,6 +50,8 @@ class BuiltImage:
 
     definition: Path | None
     archive: Path | None
+    #: Size and time of the archive, or else of the definition, when the task was read.
+    stamp: tuple[int, int]
 
 
 @dataclass(frozen=True)

@@ -346,6 +346,14 @@ async def test_the_ids_of_sessions(answer: Answer) -> None:
     assert len(script.requests) == 4
 
 
+async def test_a_server_may_end_a_session_by_one_request() -> None:
+    script = Script(SID, Response(200, {"x-delete-ends-session": "true"}, b"{}"), said(200))
+    session = client(script).environment("env").session(split="train", index=0)
+    await session.open()
+    await session.close()
+    assert script.paths[2:] == ["/base/delete"]
+
+
 @pytest.mark.parametrize("answer", [b"event: end\ndata: \n\n", Response(200, {}, b"{}"), Response(200, {}, b"<html>")])
 async def test_no_id(answer: Answer) -> None:
     with pytest.raises(ServerUnavailable):

@@ -264,7 +264,7 @@ async def test_a_container_that_dies_is_reported(runtime: ApptainerRuntime, stat
         running = asyncio.create_task(sandbox.run("sleep 100", timeout=50))
         await asyncio.sleep(0.2)
         (lease,) = state.glob(f"owners/*/{sandbox.id}.lease")
-        os.kill(json.loads(lease.read_text())["processes"][-1][0], signal.SIGKILL)
+        os.kill(json.loads(lease.read_text().splitlines()[-1])["processes"][-1][0], signal.SIGKILL)
         with pytest.raises(SandboxDied):
             await running
 
@@ -299,7 +299,7 @@ async def test_a_killed_server_leaves_nothing(runtime: ApptainerRuntime, state: 
         up = json.loads(await asyncio.to_thread(server.stdout.readline))
         assert [text.endswith("up\n") for text in up] == [True] * count
         paths = list(state.glob("owners/*/*.lease"))
-        leases = [json.loads(path.read_text()) for path in paths]
+        leases = [json.loads(path.read_text().splitlines()[-1]) for path in paths]
         assert len(leases) == count
         namespaces = _network_namespaces({process for lease in leases for process, _ in lease["processes"]})
         assert len(namespaces) == count + 1  # theirs, and the host's, to which the processes beside each belong

@@ -215,6 +215,31 @@ async def test_a_cancelled_start_leaves_nothing(runtime: NamespaceRuntime, state
     assert list(state.glob("owners/*/*.lease")) == []
 
 
+async def test_only_a_commands_own_processes_end_with_it(runtime: NamespaceRuntime) -> None:
+    """Whether others run is known by their number while there are none, and by a list otherwise."""
+    async with runtime.sandbox(runtime.host_image()) as sandbox:
+
+        async def is_running(seconds: int) -> bool:
+            return (await sandbox.run(f"pgrep -f 'sleep {seconds}' | grep -q .", timeout=30)).exit_status == 0
+
+        for round_ in range(2):
+            for _ in range(2):
+                assert (await sandbox.run("true", timeout=30)).exit_status == 0
+            await sandbox.run("sleep 1001 &", timeout=30)
+            assert (await sandbox.run("sleep 1002", timeout=0.3)).timed_out
+            assert (await is_running(1001), await is_running(1002)) == (True, False), round_
+            running = asyncio.create_task(sandbox.run("sleep 1003", timeout=30))
+            await asyncio.sleep(0.1)
+            running.cancel()
+            await asyncio.wait([running])
+            assert (await is_running(1001), await is_running(1003)) == (True, False), round_
+            await sandbox.run("kill %1; wait", timeout=30)
+            assert not await is_running(1001)
+        await sandbox.run("sleep 1004 & exec true", timeout=30)  # the next shell finds it
+        assert (await sandbox.run("sleep 1005", timeout=0.3)).timed_out
+        assert (await is_running(1004), await is_running(1005)) == (True, False)
+
+
 async def test_stop_ends_a_running_command(runtime: NamespaceRuntime) -> None:
     sandbox = runtime.sandbox(runtime.host_image())
     await sandbox.start()

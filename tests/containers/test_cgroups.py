@@ -75,7 +75,7 @@ def test_v1_and_hybrid(tmp_path: Path) -> None:
     # including bubblewrap and process 1, which are not the agent's
     assert _read(tmp_path, "pids/server/ors-abc/box/pids.max") == "12"
     assert _read(tmp_path, "cpu,cpuacct/server/ors-abc/box/cpu.cfs_quota_us") == "50000"
-    assert groups.directories("box") == [Path(file).parent for file in files]
+    assert groups.directories("box") == [str(Path(file).parent) for file in files]
 
 
 def test_v2(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_v2_gives_servers_of_one_group_limits_once_their_parent_has_made_room(
     (own / "cgroup.subtree_control").write_text("memory\n")
     groups = ControlGroups("abc", root)
     assert groups.enforced == {"memory": "cgroup v2"}
-    assert groups.directories("box") == [own / "ors-abc" / "box"]
+    assert groups.directories("box") == [str(own / "ors-abc" / "box")]
 
 
 def test_v2_makes_no_room_among_the_processes_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def test_a_mount_that_shows_part_of_the_hierarchy(tmp_path: Path) -> None:
     files = {"sys/fs/cgroup/memory/cgroup.procs": "", "sys/fs/cgroup/memory/inner/cgroup.procs": ""}
     for own, expected in (("/docker/x/inner", "memory/inner"), ("/docker/x", "memory"), ("/elsewhere", "memory")):
         groups = ControlGroups("abc", _machine(tmp_path, f"1:memory:{own}\n", mounts, files))
-        assert groups.parents == [tmp_path / "sys/fs/cgroup" / expected / "ors-abc"]
+        assert groups.parents == [str(tmp_path / "sys/fs/cgroup" / expected / "ors-abc")]
 
 
 @pytest.mark.parametrize("memberships", ["", "1:name=systemd:/\n", "0::/\n"])

@@ -357,4 +357,4 @@ async def test_names_of_files_outside_of_the_directory_are_refused(sandbox: Sand
 def _process_1(sandbox: Sandbox) -> int:
     """Return process 1 of a sandbox, from its lease."""
     (lease,) = Path(tempfile.gettempdir()).glob(f"ors-test-*/owners/*/{sandbox.id}.lease")
-    return json.loads(lease.read_text())["processes"][-1][0]
+    return json.loads(lease.read_text().splitlines()[-1])["processes"][-1][0]

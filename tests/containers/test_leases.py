@@ -33,7 +33,7 @@ def _processes_of(state: Path) -> set[int]:
 
 
 def _leases(state: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in state.glob("owners/*/*.lease")]
+    return [json.loads(path.read_text().splitlines()[-1]) for path in state.glob("owners/*/*.lease")]
 
 
 def _namespaces(of: Iterable[int | str]) -> set[int]:
@@ -156,8 +156,22 @@ async def test_a_group_whose_server_died_is_emptied_and_removed(tmp_path: Path) 
     owner.close()
     assert await sweep(tmp_path) == ["left"]
     assert await ending == -signal.SIGKILL
-    assert [path for path in groups.parents if path.exists()] == []
+    assert [path for path in groups.parents if Path(path).exists()] == []
     assert list((tmp_path / "owners").iterdir()) == []
+
+
+async def test_the_last_whole_line_of_a_lease_counts(tmp_path: Path) -> None:
+    bystander = subprocess.Popen(["sleep", "1000"])  # noqa: ASYNC220 - starts at once
+    make_state(tmp_path)
+    owner = Owner(tmp_path)
+    owner.lease("torn", [], [])
+    owner.lease("torn", [bystander.pid], [])
+    (path,) = tmp_path.glob(f"owners/{owner.id}/*.lease")
+    with path.open("a") as lease:
+        lease.write('{"boot": "x", "proc')
+    owner.close()
+    assert await sweep(tmp_path) == ["torn"]
+    assert bystander.wait(20) == -signal.SIGKILL
 
 
 async def test_truncated_and_broken_leases_do_no_harm(tmp_path: Path) -> None:

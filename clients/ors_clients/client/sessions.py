@@ -10,7 +10,7 @@ import base64
 import contextlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -40,6 +40,8 @@ from ors_server.protocol import Message, TerminalToolSpec, ToolSpec
 
 __all__ = ["AsyncSession"]
 
+#: The requests that end a session; servers of other SDKs want both.
+_ENDS = ("/delete", "/delete_session")
 #: Seconds that ending a session may take; servers give a teardown 30.
 _CLOSE_LIMIT = 90.0
 #: Seconds in which the server says whether a session that was opened ahead still lives.
@@ -82,6 +84,8 @@ class AsyncSession:
         )
         self._id: str | None = None
         self._headers: tuple[Headers, ...] = ()
+        #: The requests that end it.
+        self._ends: Sequence[str] = _ENDS
         self._calls: SessionCalls | None = None
         self._listing: ToolListing | None = None
         self._prompt_only = False
@@ -208,6 +212,7 @@ class AsyncSession:
                 continue
             await self._refused(policy, response, session=True)
         calls.keyed = response.headers.get("x-idempotent-calls", "").lower() == "true"
+        self._ends = _ENDS[:1] if response.headers.get("x-delete-ends-session", "").lower() == "true" else _ENDS
         KEEP_ALIVE.add(beat)
         self._created = True
         if ahead and not self._ahead:  # it began meanwhile
@@ -237,7 +242,7 @@ class AsyncSession:
         try:
             policy = RetryPolicy(self._connection, time.monotonic() + _CLOSE_LIMIT)
             with contextlib.suppress(ClientError):  # it is gone, or it will expire on the server
-                for path in ("/delete", "/delete_session"):
+                for path in self._ends:
                     await self._connection.json("POST", path, headers=self._headers, session=True, policy=policy)
         except BaseException:  # a cancellation: the background thread ends the session
             KEEP_ALIVE.end(beat)

@@ -23,6 +23,8 @@ from ors_containers.linux.leases import make_state, state_directory
 
 __all__ = ["DEFAULT_MAX_SIZE", "ImageRepository"]
 
+#: Seconds after which a use of an image is noted again: its file would change with each sandbox.
+_USED_AGAIN = 60.0
 #: Bytes one image may have by default.
 DEFAULT_MAX_SIZE = 16 * 2**30
 
@@ -95,8 +97,9 @@ class ImageRepository:
         Raises ``UnknownImage`` where a layer is missing.
         """
         self._use(record, record.all_layers)
-        with contextlib.suppress(OSError):
-            os.utime(record.path(self._records))
+        if time.time() - record.used > _USED_AGAIN:
+            with contextlib.suppress(OSError):
+                os.utime(record.path(self._records))
         return Image(
             name=record.name,
             layers=tuple(self.layers.path(key) for key in record.all_layers),

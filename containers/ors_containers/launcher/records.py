@@ -28,7 +28,8 @@ def _encoded(value: Any) -> Any:
     if isinstance(value, tuple):  # no field is a tuple that is not a record
         return to_json(cast("NamedTuple", value))
     if isinstance(value, list):
-        return [_encoded(item) for item in cast("list[Any]", value)]
+        items = cast("list[Any]", value)
+        return [to_json(item) for item in items] if items and isinstance(items[0], tuple) else items
     return value
 
 

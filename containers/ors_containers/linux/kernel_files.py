@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["read", "write"]
+__all__ = ["append", "read", "write"]
 
 _PIECE = 1 << 16
 
@@ -26,7 +26,16 @@ def read(file: str) -> bytes:
 
 def write(file: str, content: str) -> None:
     """Replace the content of a file, by one call: the kernel takes each as a whole value. Raises ``OSError``."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    _write(file, content, os.O_TRUNC)
+
+
+def append(file: str, content: str) -> None:
+    """Write at the end of a file, by one call; make a file that is missing. Raises ``OSError``."""
+    _write(file, content, os.O_APPEND)
+
+
+def _write(file: str, content: str, how: int) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o666)
     try:
         os.write(descriptor, content.encode())
     finally:

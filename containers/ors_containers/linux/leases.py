@@ -77,6 +77,7 @@ class Owner:
         while True:
             self.id = secrets.token_hex(4)
             self._directory = state / "owners" / self.id
+            self._path = str(self._directory)  # of each sandbox's lease: Path takes longer
             self._directory.mkdir(mode=0o700)
             # Another server's sweep may find the directory before it is locked, and remove it.
             with contextlib.suppress(FileNotFoundError):
@@ -85,17 +86,22 @@ class Owner:
                     self._lock = lock
                     break
 
-    def describe(self, processes: Iterable[int], groups: Iterable[Path]) -> None:
+    def describe(self, processes: Iterable[int], groups: Iterable[str]) -> None:
         """Record what belongs to the server itself rather than to a sandbox."""
-        self._write(self._directory / _OWNER, processes, groups)
+        # Atomic: a reader sees the old content or the new.
+        new = f"{self._path}/{_OWNER}.new"
+        kernel_files.write(new, _record(processes, groups))
+        os.replace(new, f"{self._path}/{_OWNER}")
 
-    def lease(self, sandbox: str, processes: Iterable[int], groups: Iterable[Path]) -> None:
+    def lease(self, sandbox: str, processes: Iterable[int], groups: Iterable[str]) -> None:
         """Record what a sandbox holds or is about to hold."""
-        self._write(self._directory / f"{sandbox}{_SUFFIX}", processes, groups)
+        # The last line counts: to replace a file takes a disk ten times as long as to add to it.
+        kernel_files.append(f"{self._path}/{sandbox}{_SUFFIX}", f"{_record(processes, groups)}\n")
 
     def release(self, sandbox: str) -> None:
         """Remove the lease of a sandbox of which nothing is left."""
-        (self._directory / f"{sandbox}{_SUFFIX}").unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self._path}/{sandbox}{_SUFFIX}")
 
     def leases(self) -> list[str]:
         """Return the sandboxes that have a lease."""
@@ -110,16 +116,14 @@ class Owner:
                 self._directory.rmdir()
         os.close(self._lock)
 
-    def _write(self, path: Path, processes: Iterable[int], groups: Iterable[Path]) -> None:
-        content = {
-            "boot": _boot(),
-            "processes": [[process, _start_time(process)] for process in processes],
-            "groups": [str(group) for group in groups],
-        }
-        # Atomic: a reader sees the old content or the new.
-        new = path.with_suffix(".new")
-        kernel_files.write(str(new), json.dumps(content))
-        new.replace(path)
+
+def _record(processes: Iterable[int], groups: Iterable[str]) -> str:
+    content = {
+        "boot": _boot(),
+        "processes": [[process, _start_time(process)] for process in processes],
+        "groups": list(groups),
+    }
+    return json.dumps(content)
 
 
 async def sweep(state: Path) -> list[str]:
@@ -146,11 +150,11 @@ async def _free_owner(directory: Path) -> list[str]:
         _kill(lease.get("processes", []), lease.get("boot", ""))
     freed: list[str] = []
     for path, lease in leases.items():
-        if await remove_group([Path(group) for group in lease.get("groups", [])]):
+        if await remove_group(lease.get("groups", [])):
             path.unlink(missing_ok=True)
             freed.append(path.name.removesuffix(_SUFFIX))
         await asyncio.sleep(0)
-    if not _leases(directory) and await remove_group([Path(group) for group in owner.get("groups", [])]):
+    if not _leases(directory) and await remove_group(owner.get("groups", [])):
         _remove(directory)
     return freed
 
@@ -182,10 +186,15 @@ def _kill(processes: Sequence[Sequence[int]], boot: str) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """Return the last whole line of a record; nothing where there is none."""
     try:
-        return json.loads(path.read_text())
+        lines = path.read_text().splitlines()
     except (OSError, ValueError):
         return {}
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError):
+            return json.loads(line)
+    return {}
 
 
 @cache

@@ -74,7 +74,7 @@ class RuntimeState:
             self.owner.describe([self.client.process], self.groups.parents)
         return self.client
 
-    def group_directories(self, sandbox: str) -> list[Path]:
+    def group_directories(self, sandbox: str) -> list[str]:
         """Return every control group that a sandbox may have: its own, and that of its examination."""
         return [*self.groups.directories(sandbox), *self.groups.directories(examination_of(sandbox))]
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ors_containers.linux import kernel_files
 from ors_containers.linux.limits.cgroups import LEAF
-from ors_containers.linux.limits.open_files import files_for_sandboxes
+from ors_containers.linux.limits.open_files import share_of_sandboxes
 
 __all__ = ["Capacity", "CapacityReader"]
 
 #: Files with the memory that a group uses, in version 2 and 1.
 _USAGE = ("memory.current", "memory.usage_in_bytes")
 _UNLIMITED = 2**60  # version 1 says "no limit" with a number near 2**63
+#: Seconds for which a limit that was read is taken to be the same: limits are set by hand.
+_LIMIT_LIFETIME = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,9 @@ class CapacityReader:
         ]
         self._sandbox_memory = sandbox_memory
         self._pids_limits = [(f"{group}/pids.max", f"{group}/pids.current") for group in _groups(system, "pids")]
+        #: Limits, by their files, and when they were read.
+        self._limits: dict[str, int] = {}
+        self._limits_read = -math.inf
 
     @property
     def measures_sandboxes(self) -> bool:
@@ -61,9 +68,12 @@ class CapacityReader:
 
         A figure that cannot be read does not limit.
         """
+        now = time.monotonic()
+        if now - self._limits_read > _LIMIT_LIFETIME:
+            self._limits, self._limits_read = {}, now
         memory, memory_total = self._machine_memory()
         for limit_file, usage, statistics in self._memory_limits:
-            limit = _number(limit_file)
+            limit = self._limit(limit_file)
             if limit < _UNLIMITED:
                 left = limit - max(0, _number(usage, default=0) - _reclaimable(statistics))
                 if left < memory:
@@ -75,12 +85,18 @@ class CapacityReader:
                 memory, memory_total = self._sandbox_memory - used, self._sandbox_memory
         pids, pids_total = self._machine_pids()
         for limit_file, usage in self._pids_limits:
-            limit = _number(limit_file)
+            limit = self._limit(limit_file)
             if limit < _UNLIMITED:
                 left = limit - _number(usage, default=0)
                 if left < pids:
                     pids, pids_total = left, limit
         return Capacity(memory, memory_total, pids, pids_total, self._pressure(), self._files())
+
+    def _limit(self, file: str) -> int:
+        limit = self._limits.get(file)
+        if limit is None:
+            limit = self._limits[file] = _number(file)
+        return limit
 
     def _parents_of_sandboxes(self) -> list[Path]:
         """Return the parent groups of the sandboxes of each server that makes them where this process would."""
@@ -101,13 +117,13 @@ class CapacityReader:
 
     def _machine_pids(self) -> tuple[int, int]:
         kernel = f"{self._proc}/sys/kernel"
-        total = min(_number(f"{kernel}/pid_max"), _number(f"{kernel}/threads-max"))
+        total = min(self._limit(f"{kernel}/pid_max"), self._limit(f"{kernel}/threads-max"))
         words = _content(f"{self._proc}/loadavg").split()
         used = int(words[3].partition(b"/")[2]) if len(words) > 3 else 0
         return total - used, total
 
     def _files(self) -> int:
-        return files_for_sandboxes(Path(f"{self._proc}/sys/fs/file-max"))
+        return share_of_sandboxes(self._limit(f"{self._proc}/sys/fs/file-max"))
 
     def _pressure(self) -> float:
         for line in _lines(f"{self._proc}/pressure/cpu"):

@@ -170,13 +170,15 @@ def read_task(folder: Path, tests_import_code: TestsImportCode = "refuse") -> Te
     """Read the task of a folder. Raises ``FolderProblem``, ``refuse`` also for tests that import code."""
     words = _json(folder / "task.json")
     definition, archive = (_found(folder / name) for name in ("container.def", "container.sif"))
-    if definition is None and archive is None:
+    source = archive or definition
+    if source is None:
         raise FolderProblem(folder / "container.def", "the folder has neither this file nor container.sif")
+    status = source.stat()
     return TerminalTask(
         name=folder.name,
         prompt=_text(words, "description", folder),
         truth=_text(words, "truth", folder, needed=False),
-        image=BuiltImage(definition=definition, archive=archive),
+        image=BuiltImage(definition=definition, archive=archive, stamp=(status.st_size, status.st_mtime_ns)),
         initial_tests=_tests(folder / "test_initial_state.py", "flag"),
         final_tests=_tests(folder / "test_final_state.py", tests_import_code),
         tests_import_code=tests_import_code,

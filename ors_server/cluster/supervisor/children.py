@@ -82,6 +82,8 @@ class Child:
         """Kill it with all processes of its group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()  # one that is just starting has no group yet
 
 
 class WorkerChild(Child):

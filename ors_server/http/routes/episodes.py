@@ -22,12 +22,16 @@ from ors_server.wire.sse import error_frame, session_frames
 __all__ = ["EpisodeRoutes"]
 
 _OK = b'{"status":"ok"}'
+#: How many times ``stream_after`` a call with an ``Idempotency-Key`` waits for its end: each response that is a stream
+#: takes a write more, and on a busy machine most calls of a sandbox take longer than a moment.
+_PATIENCE_OF_KEYS = 20
 #: Longest ``Idempotency-Key``, in characters: keys are kept as long as their session.
 _LONGEST_KEY = 255
 #: Header of ``/create`` and ``/ping``: whether the session's episode begins later (``true``), or now (``false``).
 _AHEAD = b"x-session-ahead"
-#: Header of ``/create``: a repeated call with the same ``Idempotency-Key`` never runs twice in its session.
-_PROMISE = (("X-Idempotent-Calls", "true"),)
+#: Headers of ``/create``: a repeated call with the same ``Idempotency-Key`` never runs twice in its session, and after
+#: ``/delete`` a ``/delete_session`` has nothing left to do.
+_PROMISE = (("X-Idempotent-Calls", "true"), ("X-Delete-Ends-Session", "true"))
 
 
 class EpisodeRoutes:
@@ -155,12 +159,14 @@ class EpisodeRoutes:
 
     def _deliver(self, exchange: Exchange, session: Session, call: Call) -> Awaitable[None]:
         settings = self._settings
+        # A client that sent a key finds its call by that, so nothing is lost where `task_id` comes later.
+        patience = _PATIENCE_OF_KEYS if call.key else 1
         return deliver(
             exchange,
             session.ledger,
             self._sessions.results,
             call,
-            stream_after=settings.stream_after,
+            stream_after=settings.stream_after * patience,
             heartbeat=settings.heartbeat,
         )
 

@@ -93,7 +93,8 @@ def test_a_task_is_read_whole(tmp_path: Path) -> None:
     assert (found.name, found.grading, found.start) == ("task_a", "live", "sleep 100 &")
     assert (found.solution, found.near_miss, found.truth) == ("true", "false", "SECRET-TRUTH")
     assert found.final_tests == FINAL
-    assert found.image == task.BuiltImage(tmp_path / "task_a" / "container.def", tmp_path / "task_a" / "container.sif")
+    definition, archive = tmp_path / "task_a" / "container.def", tmp_path / "task_a" / "container.sif"
+    assert found.image == task.BuiltImage(definition, archive, (5, archive.stat().st_mtime_ns))
 
 
 BROKEN: dict[str, tuple[dict[str, Any], dict[str, str | None], str]] = {

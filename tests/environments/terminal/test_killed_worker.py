@@ -53,7 +53,7 @@ def _owner_of(worker: int) -> Path:
 
 def _held(owner: Path) -> tuple[list[int], list[Path]]:
     """Return the processes and the existing control groups that an owner's leases name."""
-    leases: list[dict[str, Any]] = [json.loads(path.read_text()) for path in owner.glob("*.lease")]
+    leases: list[dict[str, Any]] = [json.loads(path.read_text().splitlines()[-1]) for path in owner.glob("*.lease")]
     leases.append(json.loads((owner / "owner.json").read_text()))
     processes = [process for lease in leases for process, _ in lease["processes"]]
     groups = [Path(group) for lease in leases for group in lease["groups"]]

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -22,6 +23,8 @@ __all__ = ["ImageRecord", "LayerInformation", "checked_name", "stem_of"]
 _SUFFIX = ".json"
 _FORMATS = (".sif", ".simg", ".img", ".tar", ".tgz", ".txz", ".gz", ".xz", ".bz2", ".zst", ".def")
 _MAX_NAME_LENGTH = 128
+#: Records that stay in memory.
+_REMEMBERED = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +109,10 @@ class ImageRecord:
         """Read the record of that name; None where there is none. Raises ``InvalidImage`` for a damaged file."""
         path = folder / _file_name(name)
         try:
-            content: dict[str, Any] = json.loads(path.read_text())
-            used = path.stat().st_mtime
+            status = path.stat()
+            return _loaded(path, name, (status.st_mtime_ns, status.st_size, status.st_ino))
         except FileNotFoundError:
             return None
-        except ValueError as error:
-            raise InvalidImage(f"The store's record of {name} is damaged: {error}", f"Remove {path}") from error
-        for key in ("layers", "account"):
-            content[key] = tuple(content[key])
-        content["binds"] = tuple((source, target) for source, target in content["binds"])
-        return ImageRecord(**content, used=used)
 
     @staticmethod
     def exists(folder: Path, name: str) -> bool:
@@ -136,6 +133,19 @@ class ImageRecord:
     def path(self, folder: Path) -> Path:
         """Return the path of the record's file."""
         return folder / _file_name(self.name)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _loaded(path: Path, name: str, stamp: tuple[int, int, int]) -> ImageRecord:
+    """Read a record once for all sandboxes of its image, as long as its file is the same."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise InvalidImage(f"The store's record of {name} is damaged: {error}", f"Remove {path}") from error
+    for key in ("layers", "account"):
+        content[key] = tuple(content[key])
+    content["binds"] = tuple((source, target) for source, target in content["binds"])
+    return ImageRecord(**content, used=stamp[0] / 1e9)
 
 
 def _file_name(name: str) -> str:

@@ -103,13 +103,13 @@ class ControlGroups:
         }
 
     @cached_property
-    def parents(self) -> Sequence[Path]:
+    def parents(self) -> Sequence[str]:
         """The directories that hold this server's groups."""
-        return [Path(parent) for _, parent in dict.fromkeys(self._usable.values())]
+        return [parent for _, parent in dict.fromkeys(self._usable.values())]
 
-    def directories(self, sandbox: str) -> list[Path]:
+    def directories(self, sandbox: str) -> list[str]:
         """Return the directories of a sandbox's group, whether they exist or not."""
-        return [parent / sandbox for parent in self.parents]
+        return [f"{parent}/{sandbox}" for parent in self.parents]
 
     def create(self, sandbox: str, limits: Limits) -> list[str]:
         """Make a sandbox's group and return the files that a process of one thread joins it by. Raises ``OSError``."""
@@ -123,6 +123,11 @@ class ControlGroups:
         # `cgroup.procs` waits for a grace period of the kernel, some 10 ms; `tasks` moves a thread and does not wait.
         names = {parent: "tasks" if version == 1 else "cgroup.procs" for version, parent in self._usable.values()}
         return [f"{parent}/{sandbox}/{name}" for parent, name in names.items()]
+
+    def count_of_tasks(self, sandbox: str) -> str | None:
+        """Return the file with the number of tasks in a sandbox's group; None where no group counts them."""
+        usable = self._usable.get("pids")
+        return None if usable is None else f"{usable[1]}/{sandbox}/pids.current"
 
     def account(self, sandbox: str) -> GroupAccount | None:
         """Return the counters of a sandbox's processor time; None unless groups count its use and limit it.
@@ -160,7 +165,7 @@ class ControlGroups:
             finally:
                 trial.rmdir()
         except OSError as error:
-            _rmdir(parent)
+            _rmdir(str(parent))
             return f"{hierarchy.own} cannot be used: {error.strerror}"
         return ""
 
@@ -305,9 +310,9 @@ def _exists(file: str) -> bool:
     return os.access(file, os.F_OK)
 
 
-def _rmdir(directory: Path) -> bool:
+def _rmdir(directory: str) -> bool:
     try:
-        directory.rmdir()
+        os.rmdir(directory)
     except FileNotFoundError:
         return True
     except OSError:
@@ -315,7 +320,7 @@ def _rmdir(directory: Path) -> bool:
     return True
 
 
-async def remove_group(directories: Sequence[Path], *, patience: float = 5.0) -> bool:
+async def remove_group(directories: Sequence[str], *, patience: float = 5.0) -> bool:
     """End the processes of a group and remove it; return whether that took at most ``patience`` seconds.
 
     After the last process of a group has ended, the kernel keeps the group busy for a moment.
@@ -330,7 +335,7 @@ async def remove_group(directories: Sequence[Path], *, patience: float = 5.0) ->
             return False
         if pause > 0.01:  # then processes are left in it, against expectation
             for directory in remaining:
-                for process in _words(directory / "cgroup.procs"):
+                for process in _words(Path(directory, "cgroup.procs")):
                     try:
                         os.kill(int(process), signal.SIGKILL)
                     except (ProcessLookupError, PermissionError):

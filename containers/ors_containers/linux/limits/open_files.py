@@ -12,12 +12,14 @@ A control group counts no open files, but the memory that each of them costs the
 from __future__ import annotations
 
 import os
+import time
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from ors_containers.linux import kernel_files
 
-__all__ = ["OPEN_FILES", "FileLimit", "files_for_sandboxes", "limit_files", "raise_file_max"]
+__all__ = ["OPEN_FILES", "FileLimit", "files_for_sandboxes", "limit_files", "raise_file_max", "share_of_sandboxes"]
 
 #: Open files of each process, where the machine has enough.
 OPEN_FILES = 4096
@@ -40,12 +42,24 @@ def raise_file_max(file: Path = _FILE_MAX) -> bool:
             file.write_text(str(_LARGEST))
         except OSError:
             return False  # a container whose /proc/sys is read-only
+        _available_in.cache_clear()
     return _read(file) >= _PLENTY
 
 
 def files_for_sandboxes(file: Path = _FILE_MAX) -> int:
     """Return how many files all sandboxes may have open together; an eighth is left to the rest of the machine."""
-    return _read(file) // 8 * 7
+    return share_of_sandboxes(_read(file))
+
+
+def share_of_sandboxes(bound: int) -> int:
+    """Return how many of the machine's open files are for sandboxes."""
+    return bound // 8 * 7
+
+
+@lru_cache(maxsize=1)
+def _available_in(second: int) -> int:
+    """Return what ``files_for_sandboxes`` does, read once a second: each start of a sandbox asks three times."""
+    return files_for_sandboxes()
 
 
 class FileLimit(NamedTuple):
@@ -62,7 +76,7 @@ def limit_files(pids: int, *, container: bool = False, available: int | None = N
 
     ``available`` is that of ``files_for_sandboxes``.
     """
-    available = files_for_sandboxes() if available is None else available
+    available = _available_in(int(time.monotonic())) if available is None else available
     # An examination has its own limit of processes; a container has none, and its sidecars share its limit.
     most, processes = (CONTAINER_OPEN_FILES, pids) if container else (OPEN_FILES, 2 * pids)
     each = most

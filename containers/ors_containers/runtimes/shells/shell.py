@@ -50,6 +50,7 @@ _START_PATIENCE = 60.0
 #: The same for a bash in a sandbox where processes of the agent may be what keeps it from starting.
 _RESTART_PATIENCE = 5.0
 _PIECE = 64 * 1024
+_CLOSED = "The shell was closed while a command ran in it"
 
 
 class ShellProcess(Protocol):
@@ -108,11 +109,11 @@ class Shell:
         self._socket: socket.socket | None = None
         self._output = ShellOutput()
         self._frames = Frames()
-        #: Set when a frame came, the bash ended or the call was cancelled.
+        #: Set when a frame came, the bash has ended, a limit has passed or the shell is closed.
         self._changed = asyncio.Event()
-        self._current: asyncio.Task[CommandResult] | None = None
-        self._abandoned: asyncio.Task[CommandResult] | None = None
-        self._abandon = False
+        self._running = False
+        #: Ends a command that goes on after its limit, or whose call was cancelled.
+        self._ending: asyncio.Task[int] | None = None
         self._aside = False
         self._closed = False
 
@@ -131,19 +132,11 @@ class Shell:
         except UnicodeEncodeError as error:
             raise InvalidCommand(f"The command is not Unicode text: {error.reason}") from error
         await self._until_free()
-        self._abandon = False
-        task = self._current = asyncio.create_task(self._run(text, timeout, limit))
-        task.add_done_callback(self._ended)
+        self._running = True
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled() and self._closed:
-                raise ShellFailed("The shell was closed while a command ran in it") from None
-            if not task.done():
-                self._abandoned = task
-                self._abandon = True
-                self._changed.set()
-            raise
+            return await self._run(text, timeout, limit)
+        finally:
+            self._running = False
 
     @contextlib.asynccontextmanager
     async def set_aside(self) -> AsyncGenerator[int]:
@@ -168,25 +161,19 @@ class Shell:
 
     async def _until_free(self) -> None:
         """Wait until the command of a cancelled call has been ended. Raises ``SandboxBusy`` for another command."""
-        if self._abandoned is not None:
-            await asyncio.wait([self._abandoned])
-        if self._current is not None or self._aside:
+        if self._ending is not None and not self._running:
+            await asyncio.wait([self._ending])
+        if self._running or self._aside:
             raise SandboxBusy
 
     def close(self) -> None:
         """Close what this side holds; the bash is ended by its sandbox."""
         self._closed = True
-        if self._current is not None:
-            self._current.cancel()
+        self._changed.set()
+        if self._ending is not None:
+            self._ending.cancel()
         self._release()
         self._output.close()
-
-    def _ended(self, task: asyncio.Task[CommandResult]) -> None:
-        self._current = None
-        if self._abandoned is task:
-            self._abandoned = None
-            if not task.cancelled():
-                task.exception()  # retrieved, since no caller waits for it any longer
 
     async def _run(self, text: bytes, timeout: float, limit: int) -> CommandResult:
         started = time.monotonic()
@@ -208,20 +195,28 @@ class Shell:
         timed_out = False
         time_limit = self._host.time_limit("The command", timeout)
         overloaded: MachineOverloaded | None = None
+        # Only what ends a command is a task of its own: for each command one would take a tenth of the server's time.
+        ending: asyncio.Task[int] | None = None
         try:
             try:
                 status = await self._finish(process, token, time_limit)
             except MachineOverloaded as error:
                 overloaded, status = error, None
+            except asyncio.CancelledError:
+                if not self._closed:
+                    ending = self._begin_end(process, token, keep_pids, probe)
+                raise
             if status is None:
                 timed_out = True
                 if sending is not None:
                     sending.cancel()
-                status = await self._end(process, token, keep_pids, probe)
+                ending = self._begin_end(process, token, keep_pids, probe)
+                status = await self._ended(ending)
         finally:
             if sending is not None:
                 sending.cancel()
-            self._output.end_collection()
+            if ending is None:
+                self._output.end_collection()
         if process.exited.done():
             restarted = True
             if not self._closed:
@@ -241,21 +236,22 @@ class Shell:
         )
 
     async def _finish(self, process: ShellProcess, token: bytes, time_limit: TimeLimit) -> int | None:
-        """Return the exit status, or None when the limit passes or the call is cancelled before there is one.
+        """Return the exit status, or None when the limit passes before there is one.
 
-        Raises ``MachineOverloaded``.
+        Raises ``MachineOverloaded``, and ``ShellFailed`` where the shell is closed while a command runs.
         """
+        loop = asyncio.get_running_loop()
         remaining = math.inf
         overloaded: MachineOverloaded | None = None
         while True:
             self._changed.clear()
+            if self._closed and self._running:
+                raise ShellFailed(_CLOSED)
             status = self._read_status(token)
             if status is not None:
                 return status
             if process.exited.done():
                 return process.exited.result()
-            if self._abandon:
-                return None
             if overloaded is not None:
                 raise overloaded
             if remaining <= 0:
@@ -267,13 +263,45 @@ class Shell:
             if remaining <= 0:
                 await time_limit.catch_up()
                 continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(remaining):
-                    await self._changed.wait()
+            timer = loop.call_later(remaining, self._changed.set)  # asyncio.timeout() takes longer
+            try:
+                await self._changed.wait()
+            finally:
+                timer.cancel()
+
+    def _begin_end(
+        self, process: ShellProcess, token: bytes, keep_pids: Mapping[int, int], probe: bytes
+    ) -> asyncio.Task[int]:
+        """Begin to end a command that goes on, in a task: its caller may be cancelled meanwhile."""
+
+        async def end() -> int:
+            try:
+                return await self._end(process, token, keep_pids, probe)
+            finally:
+                self._output.end_collection()
+                if not self._running and process.exited.done() and not self._closed:
+                    await self._respawn()
+
+        def forget(task: asyncio.Task[int]) -> None:
+            self._ending = None
+            if not task.cancelled():
+                task.exception()  # retrieved, since perhaps no caller waits for it any longer
+
+        self._ending = asyncio.create_task(end())
+        self._ending.add_done_callback(forget)
+        return self._ending
+
+    async def _ended(self, ending: asyncio.Task[int]) -> int:
+        """Wait for a command's end; return the exit status. Raises ``ShellFailed``."""
+        try:
+            return await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            if ending.cancelled() and self._closed:
+                raise ShellFailed(_CLOSED) from None
+            raise
 
     async def _end(self, process: ShellProcess, token: bytes, keep_pids: Mapping[int, int], probe: bytes) -> int:
         """End a command that goes on, and the shell too if it does not answer; return the exit status."""
-        self._abandon = False
         how: Ending = "interrupt"
         for pause in _PATIENCE:
             await self._host.end_command(process.inner, keep_pids, how)
