@@ -216,7 +216,7 @@ async def test_a_cancelled_start_leaves_nothing(runtime: NamespaceRuntime, state
 
 
 async def test_only_a_commands_own_processes_end_with_it(runtime: NamespaceRuntime) -> None:
-    """Whether others run is known by their number while there are none, and by a list otherwise."""
+    """A number tells when there are no others, and a list otherwise."""
     async with runtime.sandbox(runtime.host_image()) as sandbox:
 
         async def is_running(seconds: int) -> bool:
