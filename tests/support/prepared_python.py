@@ -99,7 +99,8 @@ class PreparedProgram(subprocess.Popen[Any]):
             "new_session": options["start_new_session"],
             "kept": kept,
         }
-        self.pid = (_own or _executed()).start(request, [*standard, *kept])
+        with _starting:
+            self.pid = (_own or _executed()).start(request, [*standard, *kept])
         self._child_created = True
         super().__getattribute__("_close_pipe_fds")(*pipes)
 
@@ -119,13 +120,12 @@ class _Prepared:
     """A process that is copied, as the process sees it whose children the copies are."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self._lock = threading.Lock()
         self._socket = connection
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST_REQUEST)
 
     def start(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
         """Start a copy; return its process ID. It is this process's child."""
-        with self._lock, _orphans_come_here():
+        with _orphans_come_here():
             socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors)
             answer = self._socket.recv(64)
         assert answer, "the prepared Python has ended"
@@ -136,6 +136,8 @@ class _Prepared:
         self._socket.close()
 
 
+#: One start at a time: whether orphans come here is said of the whole process.
+_starting = threading.Lock()
 #: That of a copy, whose programs have been imported before it ran.
 _own: _Prepared | None = None
 
