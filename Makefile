@@ -86,8 +86,8 @@ apptainer: ## Install Apptainer for the tests that run it, where that can be don
 test-all: apptainer test ## Also build and run the container images and train with TRL
 	-scripts/debian-packages $(PROGRAMS_OF_LONG_TESTS)
 	-$(INSTALL) --editable '.[dev,ray]'
-	@# Beside each other too: an hour each; what they print comes by lines, as it is printed.
-	$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=line long-environments long-others; $(SHOW_NOT_RUN)
+	@# Beside each other too: an hour each, so what they print is mixed.
+	$(MAKE) --no-print-directory --keep-going --jobs=2 long-environments long-others; $(SHOW_NOT_RUN)
 
 LONG_ENVIRONMENTS := tests/environments tests/server
 

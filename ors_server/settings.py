@@ -74,8 +74,8 @@ class Settings(BaseSettings):
     )
     stream_after: Seconds = Field(
         default=0.05,
-        description="Seconds after which an unfinished call opens its event stream instead of waiting; 20 times as "
-        "many for a call with an Idempotency-Key, by which its client finds it again.",
+        description="Seconds after which an unfinished call opens its event stream instead of waiting; for a call with "
+        "an Idempotency-Key, by which its client finds it again, 20 times as many, up to one.",
     )
     heartbeat: Seconds = Field(default=10.0, description="Seconds between keep-alive comments in an open event stream.")
 

@@ -9,11 +9,13 @@ bound into it from the start, read-only.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import hashlib
 import logging
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ors_containers import CallerError, Image, Limits, Runtime, Sandbox, SandboxError
@@ -104,12 +106,16 @@ async def _built_image(service: Service, made: BuiltImage, *, network: bool) -> 
     store = service.store
     source = made.archive or made.definition
     assert source is not None
-    size, changed = made.stamp
-    # Only a digest: a folder's name may be too long for an image's name, or have characters that are not allowed there.
-    seen = hashlib.sha256(f"{source} {size} {changed}".encode(errors="surrogateescape"))
-    name = f"task-{seen.hexdigest()[:24]}"
-    known = name in _built or made.archive is not None
-    if known and (image := _find(store, name)) is not None:
+
+    def find(name: str) -> Image | None:
+        return _find(store, name) if name in _built or made.archive is not None else None
+
+    if (image := find(_name(source, made.stamp))) is not None:
+        return image
+    # It is made of the file as it is now, and may have waited for hours for room.
+    status = await asyncio.to_thread(source.stat)
+    name = _name(source, (status.st_size, status.st_mtime_ns))
+    if (image := find(name)) is not None:
         return image
     if made.archive is not None:
         image = await store.import_image(made.archive, name)
@@ -121,6 +127,12 @@ async def _built_image(service: Service, made: BuiltImage, *, network: bool) -> 
             raise BuildNeedsNetwork(error.cause, remedy, output=error.output) from error
     _built.add(name)
     return image
+
+
+def _name(source: Path, stamp: tuple[int, int]) -> str:
+    """Return the name of the image of a file. Only a digest: a folder's name may be no name for an image."""
+    size, changed = stamp
+    return f"task-{hashlib.sha256(f'{source} {size} {changed}'.encode(errors='surrogateescape')).hexdigest()[:24]}"
 
 
 def _find(store: ImageStore, name: str) -> Image | None:

@@ -216,7 +216,15 @@ async def test_a_cancelled_start_leaves_nothing(runtime: NamespaceRuntime, state
 
 
 async def test_only_a_commands_own_processes_end_with_it(runtime: NamespaceRuntime) -> None:
-    """A number tells when there are no others, and a list otherwise."""
+    """The ids in its control group tell where there are no others, and a list otherwise."""
+
+    async def in_the_background() -> None:
+        async with runtime.sandbox(runtime.host_image()) as sandbox:
+            await sandbox.run("sleep 1000 & echo $! > first", timeout=30)  # when its shell has just been started
+            assert (await sandbox.run("sleep 1002", timeout=0.3)).timed_out
+            assert (await sandbox.run("kill -0 $(cat first)", timeout=30)).exit_status == 0
+
+    await asyncio.gather(*(in_the_background() for _ in range(16)))
     async with runtime.sandbox(runtime.host_image()) as sandbox:
 
         async def is_running(seconds: int) -> bool:

@@ -39,9 +39,9 @@ _FORGOTTEN = ("unknown task_id", "ResultExpired:")
 FRESH_ENOUGH = 1.0
 #: Seconds of a stream after which its loss counts as the first failure again.
 _PROGRESS = 10.0
-#: Seconds within which a call's response has to begin. Our server sends the task id within 50 ms, so after a minute the
-#: request is sent again. Other servers may be silent for longer: before its first byte ors-sdk's waits for the whole
-#: set-up, and for any tool that blocks its event loop.
+#: Seconds within which a call's response has to begin. Our server sends the task id within a second, so after a minute
+#: the request is sent again. Other servers may be silent for longer: ors-sdk's waits before its first byte for all of
+#: the set-up, and for any tool that blocks its event loop.
 _FIRST_BYTE, _FIRST_BYTE_OF_OTHERS = 60.0, 3600.0
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 __all__ = ["append", "read", "write"]
@@ -37,6 +38,8 @@ def append(file: str, content: str) -> None:
 def _write(file: str, content: str, how: int) -> None:
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o666)
     try:
-        os.write(descriptor, content.encode())
+        data = content.encode()
+        if os.write(descriptor, data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(descriptor)

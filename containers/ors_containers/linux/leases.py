@@ -95,8 +95,8 @@ class Owner:
 
     def lease(self, sandbox: str, processes: Iterable[int], groups: Iterable[str]) -> None:
         """Record what a sandbox holds or is about to hold."""
-        # The last line counts: to replace a file takes a disk ten times as long as to add to it.
-        kernel_files.append(f"{self._path}/{sandbox}{_SUFFIX}", f"{_record(processes, groups)}\n")
+        # The last whole line counts: to replace a file takes a disk ten times as long as to add to it.
+        kernel_files.append(f"{self._path}/{sandbox}{_SUFFIX}", f"\n{_record(processes, groups)}\n")
 
     def release(self, sandbox: str) -> None:
         """Remove the lease of a sandbox of which nothing is left."""

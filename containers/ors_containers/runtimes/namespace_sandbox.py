@@ -122,8 +122,7 @@ class NamespaceSandbox(Sandbox):
                 starting = asyncio.create_task(shell.start())
                 process_1, parent = await self._start_container()
                 container.attach(process_1, parent)
-                if (count := runtime.groups.count_of_tasks(self.id)) is not None:
-                    container.count_by(count)
+                container.members = runtime.groups.members(self.id)
                 runtime.owner.lease(self.id, [container.monitor_process, process_1], directories)
                 self._life.state = State.RUNNING
                 assert container.monitor is not None

@@ -32,6 +32,7 @@ from ors_containers.launcher.messages import (
 )
 from ors_containers.launcher.mounts.loop_disk import device_of
 from ors_containers.limits import Limits
+from ors_containers.linux import kernel_files
 from ors_containers.linux.confinement.hidden_paths import hidden_in
 from ors_containers.linux.limits.proc_stat import ProcessStatus, process_status, read_status
 from ors_containers.runtimes.containers.object_stores import object_stores_in
@@ -60,9 +61,9 @@ class Namespaces:
         #: Done when the monitor has ended; None before it was started.
         self.monitor: asyncio.Future[int] | None = None
         self._proc = -1  # /proc of the container
-        #: The file with the number of tasks in its control group, and that number while only process 1 and a shell are.
-        self._count = -1
-        self._alone = -1
+        #: The file with the processes of its control group, where it has one, and the id of its shell.
+        self.members: str | None = None
+        self.shell_process = 0
         #: The directory of a container's files, which the owner of this object frees; -1 without one.
         self.disk = -1
         #: A container's answers to name lookups, which the owner of this object closes.
@@ -108,27 +109,10 @@ class Namespaces:
             raise StartFailed("The sandbox ended as it started")
         self._proc = os.open(f"/proc/{process}/root/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
-    def count_by(self, file: str) -> None:
-        """Use a control group's number of tasks to tell when there is nothing to list. Raises ``OSError``."""
-        self._count = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-
     def processes(self, shell: int) -> dict[int, int]:
         """Return the start time of each process but process 1 and ``shell``, by process id inside."""
-        # A listing takes thirty times as long as the number, and most commands start where nothing else runs.
-        tasks = self._tasks()
-        if tasks == self._alone != -1:
+        if self._is_alone():
             return {}
-        found = self._listed(shell)
-        self._alone = tasks if not found and tasks == self._tasks() else -1
-        return found
-
-    def _tasks(self) -> int:
-        try:
-            return -1 if self._count == -1 else int(os.pread(self._count, 32, 0))
-        except OSError:  # its group has just been removed
-            return -1
-
-    def _listed(self, shell: int) -> dict[int, int]:
         found: dict[int, int] = {}
         try:
             names = os.listdir(self._proc)  # noqa: PTH208 - of a descriptor
@@ -139,6 +123,21 @@ class Namespaces:
                 with contextlib.suppress(OSError):
                     found[int(name)] = _status(name, self._proc).started
         return found
+
+    def _is_alone(self) -> bool:
+        """Return whether its control group has no process but the monitor, process 1 and the shell, by their ids.
+
+        Most commands start in such a container, where to list /proc takes five times as long. The file is opened each
+        time: to one that stays open, version 1 shows the same list again.
+        """
+        if self.members is None:
+            return False
+        try:
+            content = kernel_files.read(self.members)
+        except OSError:  # its group has just been removed
+            return False
+        known = {self.monitor_process, self.process, self.shell_process}
+        return known.issuperset(map(int, content.split()))
 
     def is_running(self, process: int) -> bool:
         """Return whether the process with this id inside has not ended."""
@@ -180,10 +179,10 @@ class Namespaces:
                 os.kill(self.monitor_process, signal.SIGKILL)
                 await asyncio.wait([self.monitor], timeout=_STOP_PATIENCE)
             self.client.forget(self.monitor_process)
-        for descriptor in (self.process_1, self._proc, self._count):
+        for descriptor in (self.process_1, self._proc):
             if descriptor != -1:
                 os.close(descriptor)
-        self.process_1 = self._proc = self._count = -1
+        self.process_1 = self._proc = -1
 
 
 async def root_of(image: Image, limits: Limits, runtime: RuntimeState) -> Root:

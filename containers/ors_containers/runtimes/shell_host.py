@@ -59,6 +59,7 @@ class ContainerShellHost:
             await self.require_alive()
             raise ShellFailed(f"No shell can be started in sandbox {self.sandbox}: {error}") from error
         self.runtime.ipc_bounded &= entered.ipc_bounded
+        self.container.shell_process = entered.process
         exited = client.exit_of(entered.process)
         exited.add_done_callback(lambda _: client.forget(entered.process))
         return _ShellProcess(entered.inner, exited)

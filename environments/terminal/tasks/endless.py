@@ -173,7 +173,10 @@ def read_task(folder: Path, tests_import_code: TestsImportCode = "refuse") -> Te
     source = archive or definition
     if source is None:
         raise FolderProblem(folder / "container.def", "the folder has neither this file nor container.sif")
-    status = source.stat()
+    try:
+        status = source.stat()
+    except OSError as error:
+        raise FolderProblem(source, f"it cannot be read: {error.strerror}") from error
     return TerminalTask(
         name=folder.name,
         prompt=_text(words, "description", folder),

@@ -25,6 +25,8 @@ _OK = b'{"status":"ok"}'
 #: How many times ``stream_after`` a call with an ``Idempotency-Key`` waits for its end: each response that is a stream
 #: takes a write more, and on a busy machine most calls of a sandbox take longer than a moment.
 _PATIENCE_OF_KEYS = 20
+#: Seconds that this makes it at most: clients and proxies give up a connection that stays silent.
+_LONGEST_PATIENCE = 1.0
 #: Longest ``Idempotency-Key``, in characters: keys are kept as long as their session.
 _LONGEST_KEY = 255
 #: Header of ``/create`` and ``/ping``: whether the session's episode begins later (``true``), or now (``false``).
@@ -160,13 +162,15 @@ class EpisodeRoutes:
     def _deliver(self, exchange: Exchange, session: Session, call: Call) -> Awaitable[None]:
         settings = self._settings
         # A client that sent a key finds its call by that, so nothing is lost where `task_id` comes later.
-        patience = _PATIENCE_OF_KEYS if call.key else 1
+        stream_after = settings.stream_after
+        if call.key:
+            stream_after = max(stream_after, min(_PATIENCE_OF_KEYS * stream_after, _LONGEST_PATIENCE))
         return deliver(
             exchange,
             session.ledger,
             self._sessions.results,
             call,
-            stream_after=settings.stream_after * patience,
+            stream_after=stream_after,
             heartbeat=settings.heartbeat,
         )
 

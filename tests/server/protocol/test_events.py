@@ -150,13 +150,13 @@ async def test_a_slow_call_opens_its_stream_at_once(serve: Serve) -> None:
 async def test_a_call_with_a_key_is_answered_at_once_where_it_ends_soon(serve: Serve) -> None:
     """Its client finds it by the key, so it need not know its id; without one it has to, as early as can be."""
     proceed = asyncio.Event()
-    client = serve(patient(proceed), stream_after=0.5, heartbeat=60)
+    client = serve(patient(proceed), stream_after=0.05, heartbeat=60)
     sid = await client.open()
     calls = [
         asyncio.create_task(client.post("/call", {"name": "wait", "input": {}}, sid, **headers))
         for headers in ({"idempotency_key": "one"}, {})
     ]
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(0.2)
     proceed.set()
     keyed, other = await asyncio.gather(*calls)
     assert (keyed.status_code, other.status_code) == (200, 200)

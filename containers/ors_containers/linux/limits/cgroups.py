@@ -124,10 +124,9 @@ class ControlGroups:
         names = {parent: "tasks" if version == 1 else "cgroup.procs" for version, parent in self._usable.values()}
         return [f"{parent}/{sandbox}/{name}" for parent, name in names.items()]
 
-    def count_of_tasks(self, sandbox: str) -> str | None:
-        """Return the file with the number of tasks in a sandbox's group; None where no group counts them."""
-        usable = self._usable.get("pids")
-        return None if usable is None else f"{usable[1]}/{sandbox}/pids.current"
+    def members(self, sandbox: str) -> str | None:
+        """Return the file with the processes of a sandbox's group; None where there is no group."""
+        return f"{self.parents[0]}/{sandbox}/cgroup.procs" if self.parents else None
 
     def account(self, sandbox: str) -> GroupAccount | None:
         """Return the counters of a sandbox's processor time; None unless groups count its use and limit it.

@@ -22,8 +22,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeVar
 
 from ors_containers.errors import InvalidCommand, MachineOverloaded, SandboxBusy, ShellFailed
 from ors_containers.runtimes.shells.shell_output import ShellOutput
@@ -40,6 +40,7 @@ from ors_containers.sandbox import TIMED_OUT_STATUS, CommandResult
 
 __all__ = ["Ending", "Shell", "ShellHost", "ShellProcess"]
 
+R = TypeVar("R")
 Ending = Literal["interrupt", "kill", "sweep", "all", "everything"]
 
 #: Pauses after each attempt to end a command, in seconds; then the shell is ended with it.
@@ -112,8 +113,10 @@ class Shell:
         #: Set when a frame came, the bash has ended, a limit has passed or the shell is closed.
         self._changed = asyncio.Event()
         self._running = False
-        #: Ends a command that goes on after its limit, or whose call was cancelled.
-        self._ending: asyncio.Task[int] | None = None
+        #: Ends a command that goes on after its limit, or whose call was cancelled, or replaces a shell.
+        self._ending: asyncio.Task[Any] | None = None
+        #: Whether the shell was replaced since the last command that said so.
+        self._replaced = False
         self._aside = False
         self._closed = False
 
@@ -177,14 +180,13 @@ class Shell:
 
     async def _run(self, text: bytes, timeout: float, limit: int) -> CommandResult:
         started = time.monotonic()
-        restarted = False
         if self._process is None or self._process.exited.done():
-            await self._respawn()
-            restarted = True
+            await self._ended(self._begin(self._respawn()))
         process = self._process
         assert process is not None and self._socket is not None
         keep_pids = self._host.processes(process.inner)
         sink = self._output.collect(limit)
+        restarted, self._replaced = self._replaced, False
         if restarted:
             sink.add(self._notice())
         self._frames.clear()
@@ -195,7 +197,6 @@ class Shell:
         timed_out = False
         time_limit = self._host.time_limit("The command", timeout)
         overloaded: MachineOverloaded | None = None
-        # Only what ends a command is a task of its own: for each command one would take a tenth of the server's time.
         ending: asyncio.Task[int] | None = None
         try:
             try:
@@ -203,14 +204,14 @@ class Shell:
             except MachineOverloaded as error:
                 overloaded, status = error, None
             except asyncio.CancelledError:
-                if not self._closed:
-                    ending = self._begin_end(process, token, keep_pids, probe)
+                if not (self._closed or process.exited.done()) and self._read_status(token) is None:
+                    ending = self._begin(self._end_alone(process, token, keep_pids, probe))
                 raise
             if status is None:
                 timed_out = True
                 if sending is not None:
                     sending.cancel()
-                ending = self._begin_end(process, token, keep_pids, probe)
+                ending = self._begin(self._end_alone(process, token, keep_pids, probe))
                 status = await self._ended(ending)
         finally:
             if sending is not None:
@@ -220,7 +221,8 @@ class Shell:
         if process.exited.done():
             restarted = True
             if not self._closed:
-                await self._respawn()
+                await self._ended(self._begin(self._respawn()))
+            self._replaced = False
             sink.add(self._notice())
         if overloaded is not None:
             raise overloaded
@@ -269,36 +271,38 @@ class Shell:
             finally:
                 timer.cancel()
 
-    def _begin_end(
-        self, process: ShellProcess, token: bytes, keep_pids: Mapping[int, int], probe: bytes
-    ) -> asyncio.Task[int]:
-        """Begin to end a command that goes on, in a task: its caller may be cancelled meanwhile."""
+    def _begin(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+        """Begin what ends a command or replaces a shell, in a task: its caller may be cancelled meanwhile.
 
-        async def end() -> int:
-            try:
-                return await self._end(process, token, keep_pids, probe)
-            finally:
-                self._output.end_collection()
-                if not self._running and process.exited.done() and not self._closed:
-                    await self._respawn()
+        A whole command is none: for each command one would take a tenth of the server's time.
+        """
 
-        def forget(task: asyncio.Task[int]) -> None:
+        def forget(task: asyncio.Task[R]) -> None:
             self._ending = None
             if not task.cancelled():
                 task.exception()  # retrieved, since perhaps no caller waits for it any longer
 
-        self._ending = asyncio.create_task(end())
-        self._ending.add_done_callback(forget)
-        return self._ending
+        task = self._ending = asyncio.create_task(work)
+        task.add_done_callback(forget)
+        return task
 
-    async def _ended(self, ending: asyncio.Task[int]) -> int:
-        """Wait for a command's end; return the exit status. Raises ``ShellFailed``."""
+    async def _ended(self, ending: asyncio.Task[R]) -> R:
+        """Wait for what ``_begin`` began. Raises ``ShellFailed`` where the shell is closed meanwhile."""
         try:
             return await asyncio.shield(ending)
         except asyncio.CancelledError:
             if ending.cancelled() and self._closed:
                 raise ShellFailed(_CLOSED) from None
             raise
+
+    async def _end_alone(self, process: ShellProcess, token: bytes, keep_pids: Mapping[int, int], probe: bytes) -> int:
+        """End a command that goes on, and its output; replace the shell where no caller waits that does."""
+        try:
+            return await self._end(process, token, keep_pids, probe)
+        finally:
+            self._output.end_collection()
+            if not self._running and process.exited.done() and not self._closed:
+                await self._respawn()
 
     async def _end(self, process: ShellProcess, token: bytes, keep_pids: Mapping[int, int], probe: bytes) -> int:
         """End a command that goes on, and the shell too if it does not answer; return the exit status."""
@@ -334,7 +338,7 @@ class Shell:
         Raises ``ShellFailed`` and ``MachineOverloaded``.
         """
         self._release()
-        self._carried = bool(self._exported)
+        self._carried, self._replaced = bool(self._exported), True
         try:
             await self._spawn(_RESTART_PATIENCE)
         except ShellFailed:
@@ -368,10 +372,10 @@ class Shell:
         if self._exported:
             # Bash starts with the image's variables, which it may need to start; then it gets the last shell's.
             restoring = b" \\unset %b\n%b\n" % (" ".join(self._first_environment).encode(), self._exported)
-        # Twice, around the restored variables: these may set PS1 and the like.
-        await self._send(SETUP + restoring + SETUP + status_probe(token))
         answered = False
         try:
+            # Twice, around the restored variables: these may set PS1 and the like.
+            await self._send(SETUP + restoring + SETUP + status_probe(token))
             status = await self._finish(process, token, self._host.time_limit("The start of a shell", patience))
             answered = status is not None and not process.exited.done()
         finally:
