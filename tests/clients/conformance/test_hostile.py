@@ -45,6 +45,7 @@ async def hostile(handler: Handler) -> AsyncGenerator[str]:
         writer.close()
         with contextlib.suppress(OSError, asyncio.CancelledError):
             await writer.wait_closed()
+        writer.transport.abort()  # where the wait was cancelled, too
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
@@ -56,6 +57,7 @@ async def hostile(handler: Handler) -> AsyncGenerator[str]:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await server.wait_closed()
+        await asyncio.sleep(0)  # in which an aborted connection is closed
 
 
 async def endless(path: bytes, writer: asyncio.StreamWriter) -> None:
