@@ -111,7 +111,7 @@ def _can_be_copied(options: Mapping[str, Any], environment: Mapping[str, str]) -
     if isinstance(command, str | bytes | os.PathLike) or _module(list(map(str, command))) is None:
         return False
     others = [value for name, value in options.items() if name not in _FOLLOWED and name not in _PIPES]
-    return all(value in (None, False, -1) for value in others) and (
+    return all(value is None or value is False or value == -1 for value in others) and (  # 0 is a process group
         _of_python(environment) | _SEED == _OF_THE_PREPARED and environment.get("PYTHONHASHSEED", "0") == "0"
     )
 
