@@ -158,14 +158,18 @@ async def test_the_synchronous_code_of_ors_sdk_has_a_thread_of_its_own(server: R
     async with connected(kind, server.url) as client:
         environment = await client.named("bank")
 
+        everybody = asyncio.Barrier(5)  # the number of a thread that has ended may be another's
+
         async def play() -> tuple[int, int]:
             async with environment.session(client.task("bank", target=0)) as session:
                 await session.prompt()
+                await everybody.wait()
                 await asyncio.gather(*(session.call("deposit", amount=1, seconds=0.1) for _ in range(4)))
                 assert await session.text("deposit", amount=0) == "104"
                 known = json.loads(await session.text("ask"))
                 assert known["most_inside"] == 1
                 (thread,) = known["threads"]
+                await everybody.wait()
                 return thread, known["most_banks"]
 
         played = await asyncio.gather(*(play() for _ in range(5)))
