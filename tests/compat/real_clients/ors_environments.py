@@ -70,7 +70,7 @@ class Bank(Environment):
         self.balance = 100
         self.local = threading.local()
         self.local.constructed = True
-        self.threads = [threading.get_ident()]
+        self.threads = [threading.get_native_id()]
         self.inside = 0
         self.most_inside = 0
 
@@ -84,7 +84,7 @@ class Bank(Environment):
         return [{"id": f"{split}-{index}", "target": target} for index, target in enumerate(targets)]
 
     def setup(self) -> None:
-        self.threads.append(threading.get_ident())
+        self.threads.append(threading.get_native_id())
 
     def teardown(self) -> None:
         # Thread-local data exists only on the thread that set it.
@@ -92,7 +92,7 @@ class Bank(Environment):
             note("torn down" if self.local.constructed else "lost", self.task_spec["token"])
 
     def get_prompt(self) -> list[TextBlock]:
-        self.threads.append(threading.get_ident())
+        self.threads.append(threading.get_native_id())
         return [TextBlock(text=f"Bring {self.balance} to {self.task_spec['target']}.")]
 
     def list_task_tools(self) -> ListToolsOutput:
@@ -106,7 +106,7 @@ class Bank(Environment):
     def deposit(self, params: Amount) -> ToolOutput:
         """Put money in; not safe to run twice at a time."""
         assert self.local.constructed
-        self.threads.append(threading.get_ident())
+        self.threads.append(threading.get_native_id())
         self.inside += 1
         self.most_inside = max(self.most_inside, self.inside)
         before = self.balance
