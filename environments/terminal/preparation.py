@@ -106,16 +106,12 @@ async def _built_image(service: Service, made: BuiltImage, *, network: bool) -> 
     store = service.store
     source = made.archive or made.definition
     assert source is not None
-
-    def find(name: str) -> Image | None:
-        return _find(store, name) if name in _built or made.archive is not None else None
-
-    if (image := find(_name(source, made.stamp))) is not None:
+    if (image := _find(store, made, _name(source, made.stamp))) is not None:
         return image
     # It is made of the file as it is now, and may have waited for hours for room.
     status = await asyncio.to_thread(source.stat)
     name = _name(source, (status.st_size, status.st_mtime_ns))
-    if (image := find(name)) is not None:
+    if (image := _find(store, made, name)) is not None:
         return image
     if made.archive is not None:
         image = await store.import_image(made.archive, name)
@@ -135,7 +131,10 @@ def _name(source: Path, stamp: tuple[int, int]) -> str:
     return f"task-{hashlib.sha256(f'{source} {size} {changed}'.encode(errors='surrogateescape')).hexdigest()[:24]}"
 
 
-def _find(store: ImageStore, name: str) -> Image | None:
+def _find(store: ImageStore, made: BuiltImage, name: str) -> Image | None:
+    """Return the image of that name: of a definition only if this process has built it, or found it up to date."""
+    if made.archive is None and name not in _built:
+        return None
     try:
         return store.find(name)
     except UnknownImage:

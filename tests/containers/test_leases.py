@@ -9,7 +9,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -115,26 +115,30 @@ async def test_a_living_servers_sandboxes_are_left_alone(runtime: NamespaceRunti
         assert (await sandbox.run("echo here", timeout=5)).output == b"here\n"
 
 
-async def test_only_the_process_that_was_meant_is_ended(tmp_path: Path) -> None:
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a process, and end it if the test has not."""
+    process = subprocess.Popen(["sleep", "1000"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+async def test_only_the_process_that_was_meant_is_ended(tmp_path: Path, bystander: subprocess.Popen[bytes]) -> None:
     make_state(tmp_path)
-    bystander = subprocess.Popen(["sleep", "1000"])  # noqa: ASYNC220 - starts at once  # noqa: ASYNC220 - the same
-    try:
-        for number, change in enumerate(({"processes": [[bystander.pid, 1]]}, {"boot": "another"})):
-            owner = Owner(tmp_path)
-            owner.lease(f"old{number}", [bystander.pid], [])
-            (path,) = tmp_path.glob(f"owners/{owner.id}/*.lease")
-            path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-            owner.close()
-            assert await sweep(tmp_path) == [f"old{number}"]
-            assert bystander.poll() is None
+    for number, change in enumerate(({"processes": [[bystander.pid, 1]]}, {"boot": "another"})):
         owner = Owner(tmp_path)
-        owner.lease("meant", [bystander.pid], [])
+        owner.lease(f"old{number}", [bystander.pid], [])
+        (path,) = tmp_path.glob(f"owners/{owner.id}/*.lease")
+        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
         owner.close()
-        assert await sweep(tmp_path) == ["meant"]
-        assert bystander.wait(5) == -signal.SIGKILL
-    finally:
-        bystander.kill()
-        bystander.wait()
+        assert await sweep(tmp_path) == [f"old{number}"]
+        assert bystander.poll() is None
+    owner = Owner(tmp_path)
+    owner.lease("meant", [bystander.pid], [])
+    owner.close()
+    assert await sweep(tmp_path) == ["meant"]
+    assert bystander.wait(5) == -signal.SIGKILL
     assert list((tmp_path / "owners").iterdir()) == []
 
 
@@ -160,8 +164,7 @@ async def test_a_group_whose_server_died_is_emptied_and_removed(tmp_path: Path) 
     assert list((tmp_path / "owners").iterdir()) == []
 
 
-async def test_the_last_whole_line_of_a_lease_counts(tmp_path: Path) -> None:
-    bystander = subprocess.Popen(["sleep", "1000"])  # noqa: ASYNC220 - starts at once
+async def test_the_last_whole_line_of_a_lease_counts(tmp_path: Path, bystander: subprocess.Popen[bytes]) -> None:
     make_state(tmp_path)
     owner = Owner(tmp_path)
     owner.lease("torn", [], [])

@@ -26,7 +26,10 @@ from ors_clients.transport.base import ConnectionLost, Headers
 from ors_clients.transport.connection import Connection
 from ors_clients.transport.loop_thread import LoopThread
 
-__all__ = ["KEEP_ALIVE", "Heartbeat", "KeepAlive"]
+__all__ = ["ENDS", "KEEP_ALIVE", "Heartbeat", "KeepAlive"]
+
+#: The requests that end a session; servers of other SDKs want both.
+ENDS = ("/delete", "/delete_session")
 
 logger = logging.getLogger("ors_clients.keepalive")
 
@@ -155,7 +158,7 @@ async def _ping(beat: Heartbeat) -> None:
 
 async def _delete(beat: Heartbeat) -> None:
     deadline = time.monotonic() + _DELETE_LIMIT
-    for path in ("/delete", "/delete_session"):
+    for path in ENDS:
         with contextlib.suppress(ConnectionLost, ClientError):  # else the server ends it when it has been idle
             await beat.connection.once("POST", path, headers=(beat.headers,), deadline=deadline)
 

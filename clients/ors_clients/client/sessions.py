@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from ors_clients.client.keepalive import KEEP_ALIVE, Heartbeat
+from ors_clients.client.keepalive import ENDS, KEEP_ALIVE, Heartbeat
 from ors_clients.client.session_calls import FRESH_ENOUGH, SessionCalls
 from ors_clients.errors import (
     ClientError,
@@ -40,8 +40,6 @@ from ors_server.protocol import Message, TerminalToolSpec, ToolSpec
 
 __all__ = ["AsyncSession"]
 
-#: The requests that end a session; servers of other SDKs want both.
-_ENDS = ("/delete", "/delete_session")
 #: Seconds that ending a session may take; servers give a teardown 30.
 _CLOSE_LIMIT = 90.0
 #: Seconds in which the server says whether a session that was opened ahead still lives.
@@ -85,7 +83,7 @@ class AsyncSession:
         self._id: str | None = None
         self._headers: tuple[Headers, ...] = ()
         #: The requests that end it.
-        self._ends: Sequence[str] = _ENDS
+        self._ends: Sequence[str] = ENDS
         self._calls: SessionCalls | None = None
         self._listing: ToolListing | None = None
         self._prompt_only = False
@@ -212,7 +210,7 @@ class AsyncSession:
                 continue
             await self._refused(policy, response, session=True)
         calls.keyed = response.headers.get("x-idempotent-calls", "").lower() == "true"
-        self._ends = _ENDS[:1] if response.headers.get("x-delete-ends-session", "").lower() == "true" else _ENDS
+        self._ends = ENDS[:1] if response.headers.get("x-delete-ends-session", "").lower() == "true" else ENDS
         KEEP_ALIVE.add(beat)
         self._created = True
         if ahead and not self._ahead:  # it began meanwhile

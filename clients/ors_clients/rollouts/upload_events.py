@@ -107,7 +107,8 @@ def report_event(run_name: str, kind: str, report: Mapping[str, Any]) -> dict[st
 def _with_reward(events: list[dict[str, Any]], labels: RolloutLabels) -> list[dict[str, Any]]:
     """Return events from whose rewards a store makes the reward of ``labels``.
 
-    A store takes their sum, or the highest one where the run says so. A rollout without a rewarded event has no reward.
+    A store takes their sum, or the highest one where the run says so. A rollout has no reward if none of its events has
+    one.
     """
     rewards = [event["reward"] for event in events if "reward" in event]
     highest = (labels.run_info or {}).get("reward") == "max"
