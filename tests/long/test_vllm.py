@@ -118,7 +118,7 @@ def test_vllm_in_process(python: str, tmp_path: Path) -> None:
         assert cell.breakdown["queue"] >= 0
         assert cell.figures["replayed_prefix_hits"].median == pytest.approx(cell.figures["prefix_hits"].median, abs=0.1)
         # It is bound to half of the machine's cores, and time before and after the run is not counted.
-        assert 0.1 < cell.figures["engine_cpu"].median < max(1, len(os.sched_getaffinity(0)) // 2) + 0.25
+        assert 0.1 < cell.figures["engine_cpu"].median < max(1, len(os.sched_getaffinity(0)) // 2) + 0.1
     assert len(list(tmp_path.glob("*.png"))) == 2
     assert "Traceback" not in said
 
