@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.clients.chat_stand_in import ChatStandIn, call
 from tests.clients.evaluation.conftest import Evaluate, outcomes_by_seed
 from tests.clients.evaluation.environments import Exam
 from tests.clients.scripted_engine import serve_application
+from tests.support.waiting import PATIENCE
 
 
 def test_a_run_goes_on_where_it_was(play: Evaluate, endpoint: ChatStandIn) -> None:
@@ -40,14 +42,22 @@ def test_a_run_goes_on_where_it_was(play: Evaluate, endpoint: ChatStandIn) -> No
 
 
 def test_a_prefetch_larger_than_the_server_admits_loses_no_sample(
-    play: Evaluate, caplog: pytest.LogCaptureFixture
+    play: Evaluate, endpoint: ChatStandIn, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        # Both places of the server are taken until a session could not be opened ahead.
+        end = time.monotonic() + PATIENCE
+        while "of 12 sessions could be opened ahead" not in caplog.text:
+            assert time.monotonic() < end, "no session was refused"
+            time.sleep(0.005)
+        return call("answer", {"text": "right"})
+
+    endpoint.policy = answer
     with serve_application(Server([Exam], settings=Settings(max_sessions=2)).app) as url:
         options = {"name": "run", "url": url, "concurrency": 2, "prefetch": 12}
         outcome = play(target=url, samples=2, options=options)
     assert outcome.report["samples"] == {"planned": 12, "scored": 12, "missing": 0}
     assert outcome.report["infrastructure"]["lost"] == 0
-    assert [record.levelname for record in caplog.records if "of 12 sessions could be opened" in record.message]
 
 
 @pytest.mark.parametrize(
