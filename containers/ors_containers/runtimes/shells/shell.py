@@ -28,6 +28,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from ors_containers.errors import InvalidCommand, MachineOverloaded, SandboxBusy, ShellFailed
 from ors_containers.runtimes.shells.shell_output import ShellOutput
 from ors_containers.runtimes.shells.shell_protocol import (
+    BELL_AT,
     OUTPUT_AT,
     SETUP,
     Frames,
@@ -51,6 +52,8 @@ _START_PATIENCE = 60.0
 #: The same for a bash in a sandbox where processes of the agent may be what keeps it from starting.
 _RESTART_PATIENCE = 5.0
 _PIECE = 64 * 1024
+#: Bytes of exported variables from which on a frame may not fit into the socket's buffer: then it is read as it comes.
+_LARGE = 64 * 1024
 _CLOSED = "The shell was closed while a command ran in it"
 
 
@@ -108,6 +111,9 @@ class Shell:
         self._carried = True
         self._process: ShellProcess | None = None
         self._socket: socket.socket | None = None
+        self._bell: socket.socket | None = None
+        #: Whether the socket is read as bash writes there, and not only when the bell rings; what large frames need.
+        self._watching = self._is_large = False
         self._output = ShellOutput()
         self._frames = Frames()
         #: Set when a frame came, the bash has ended, a limit has passed or the shell is closed.
@@ -190,6 +196,7 @@ class Shell:
         if restarted:
             sink.add(self._notice())
         self._frames.clear()
+        self._watch(self._is_large)
         token = secrets.token_hex(16).encode()
         probe = status_probe(token)
         rest = self._send_at_once(evaluation(text) + b"\n" + probe)
@@ -245,6 +252,7 @@ class Shell:
         loop = asyncio.get_running_loop()
         remaining = math.inf
         overloaded: MachineOverloaded | None = None
+        waited = False
         while True:
             self._changed.clear()
             if self._closed and self._running:
@@ -258,6 +266,9 @@ class Shell:
                 raise overloaded
             if remaining <= 0:
                 return None
+            # Perhaps bash cannot ring the bell, or waits until a large frame is read.
+            if waited:
+                self._watch(True)
             try:
                 remaining = time_limit.remaining()
             except MachineOverloaded as error:
@@ -270,6 +281,7 @@ class Shell:
                 await self._changed.wait()
             finally:
                 timer.cancel()
+            waited = True
 
     def _begin(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         """Begin what ends a command or replaces a shell, in a task: its caller may be cancelled meanwhile.
@@ -307,6 +319,7 @@ class Shell:
     async def _end(self, process: ShellProcess, token: bytes, keep_pids: Mapping[int, int], probe: bytes) -> int:
         """End a command that goes on, and the shell too if it does not answer; return the exit status."""
         how: Ending = "interrupt"
+        self._watch(True)
         for pause in _PATIENCE:
             await self._host.end_command(process.inner, keep_pids, how)
             how = "kill"
@@ -330,6 +343,7 @@ class Shell:
             return None
         self._directory = status.directory or self._directory
         self._exported = status.exported
+        self._is_large = not status.exported or len(status.exported) > _LARGE
         return status.exit_status
 
     async def _respawn(self) -> None:
@@ -347,24 +361,25 @@ class Shell:
             await self._spawn()
 
     async def _spawn(self, patience: float = _START_PATIENCE) -> None:
-        ours, theirs = socket.socketpair()
-        reading, writing = os.pipe()
-        try:
-            ours.setblocking(False)
-            os.set_blocking(reading, False)
-            self._socket = ours
-            self._output.attach(reading)
-            process = await self._start_process((theirs.fileno(), writing), patience)
-        except BaseException:  # a cancellation, too: only this call knows of the socket
-            self._release()
-            raise
-        finally:
-            theirs.close()
-            os.close(writing)
+        with contextlib.ExitStack() as theirs:
+            try:
+                self._socket, control = socket.socketpair()
+                theirs.enter_context(control)
+                self._bell, bell = socket.socketpair()
+                theirs.enter_context(bell)
+                reading, writing = os.pipe()
+                theirs.callback(os.close, writing)
+                for descriptor in (self._socket.fileno(), self._bell.fileno(), reading):
+                    os.set_blocking(descriptor, False)
+                self._output.attach(reading)
+                process = await self._start_process((control.fileno(), writing, bell.fileno()), patience)
+            except BaseException:  # a cancellation, too: only this call knows of the sockets
+                self._release()
+                raise
         self._process = process
         process.exited.add_done_callback(lambda _: self._changed.set())
-        loop = asyncio.get_running_loop()
-        loop.add_reader(ours, self._on_control)
+        asyncio.get_running_loop().add_reader(self._bell, self._on_bell)
+        self._watch(self._is_large)
         self._output.resume()
         token = secrets.token_hex(16).encode()
         self._frames.clear()
@@ -388,7 +403,7 @@ class Shell:
     async def _start_process(self, descriptors: Sequence[int], patience: float) -> ShellProcess:
         """Have bash started. Raises ``ShellFailed`` and ``MachineOverloaded``."""
         starting = asyncio.ensure_future(
-            self._host.start_shell(descriptors, (0, OUTPUT_AT), self._first_environment, self._directory)
+            self._host.start_shell(descriptors, (0, OUTPUT_AT, BELL_AT), self._first_environment, self._directory)
         )
         try:
             if await self._host.time_limit("The start of a shell", patience, starting=True).wait(starting):
@@ -425,23 +440,52 @@ class Shell:
         except OSError:  # as above
             return b""
 
-    def _on_control(self) -> None:
+    def _watch(self, wanted: bool) -> None:
+        """Read the socket as bash writes there, or not."""
+        if wanted == self._watching or self._socket is None:
+            return
+        loop = asyncio.get_running_loop()
+        if wanted:
+            loop.add_reader(self._socket, self._read)
+        else:
+            loop.remove_reader(self._socket)
+        self._watching = wanted
+
+    def _on_bell(self) -> None:
+        assert self._bell is not None
+        try:
+            rung = self._bell.recv(_PIECE)
+        except BlockingIOError:
+            return
+        except OSError:
+            rung = b""
+        if not rung:  # bash has closed it: its exit follows
+            asyncio.get_running_loop().remove_reader(self._bell)
+        while self._read() == _PIECE:
+            pass
+
+    def _read(self) -> int:
+        """Read a piece of what bash wrote to the socket; return its length."""
         assert self._socket is not None
         try:
             data = self._socket.recv(_PIECE)
         except BlockingIOError:
-            return
+            return 0
         except OSError:
             data = b""
-        if not data:  # bash has closed it: its exit follows
-            asyncio.get_running_loop().remove_reader(self._socket)
-            return
-        if self._frames.add(data):
+        if not data:  # as above
+            self._watch(False)
+        elif self._frames.add(data):
             self._changed.set()
+        return len(data)
 
     def _release(self) -> None:
         if self._socket is not None:
-            asyncio.get_running_loop().remove_reader(self._socket)
+            self._watch(False)
             self._socket.close()
             self._socket = None
+        if self._bell is not None:
+            asyncio.get_running_loop().remove_reader(self._bell)
+            self._bell.close()
+            self._bell = None
         self._process = None

@@ -3,12 +3,14 @@ r"""The text that bash reads from its control socket, and the frames that it wri
 Bash reads three lines for each command. The first evaluates the command's text with its input, output and errors
 redirected to where they belong. The second is empty, because a bash that was given half a command (an open quote) drops
 the line after it. The third, the status probe, writes a frame to the same socket: a random token, the exit status, the
-directory and the exported environment. While a command runs, the socket is at a close-on-exec descriptor: the programs
-it starts do not have it, and a socket cannot be opened through ``/proc``. Bash's own output goes to /dev/null, so
-prompts and traces of these lines are not seen.
+directory and the exported environment. Bash writes each variable by itself, so a frame is a dozen writes, each of which
+would wake a server that waits for them; hence the probe ends with one byte to a second socket, the *bell*, at which the
+server waits. While a command runs, both are at close-on-exec descriptors: the programs it starts do not have them, and
+a socket cannot be opened through ``/proc``. Bash's own output goes to /dev/null, so prompts and traces of these lines
+are not seen.
 
-Invariant: only a frame that carries the command's own token counts; everything else that comes over the socket is
-ignored and bounded in size.
+Invariants: only a frame that carries the command's own token counts; everything else that comes over the socket is
+ignored and bounded in size. The bell only says that there may be one.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import re
 from dataclasses import dataclass
 
 __all__ = [
+    "BELL_AT",
     "OUTPUT_AT",
     "SETUP",
     "SHELL_ARGUMENTS",
@@ -29,6 +32,8 @@ __all__ = [
 
 #: The descriptor at which bash finds the pipe for output; its input is the socket.
 OUTPUT_AT = 19
+#: The descriptor of the bell.
+BELL_AT = 20
 SHELL_ARGUMENTS = ("--norc", "--noprofile", "--noediting", "-i", "+H", "-s")
 SETUP = b" \\set +o history; \\unset HISTFILE MAILCHECK; \\shopt -u checkwinsize; PS1= PS2=\n"
 
@@ -43,18 +48,19 @@ _HEAD_LIMIT = 64 * 1024
 def evaluation(text: bytes) -> bytes:
     """Return the line that evaluates a command's text."""
     quoted = text.replace(b"'", b"'\\''")
-    return b" \\builtin eval '%b' </dev/null >&%d 2>&%d %d>&-\n" % (quoted, OUTPUT_AT, OUTPUT_AT, OUTPUT_AT)
+    places = (OUTPUT_AT, OUTPUT_AT, OUTPUT_AT, BELL_AT)
+    return b" \\builtin eval '%b' </dev/null >&%d 2>&%d %d>&- %d>&-\n" % (quoted, *places)
 
 
 def status_probe(token: bytes) -> bytes:
-    """Return the line that writes a frame with ``token``."""
+    """Return the line that writes a frame with ``token``, and rings the bell."""
     # `\036` is the record separator \x1e. The backslashes before the names keep aliases away; braces instead of `eval`
     # would be words that an alias can replace.
     return (
         b" \\builtin eval '"
         b'\\builtin printf "\\036%%s %%d %%s\\036" %b "$?" "$PWD"; \\builtin export -p; '
-        b'\\builtin printf "\\036end %%s\\036" %b'
-        b"' >&0\n" % (token, token)
+        b'\\builtin printf "\\036end %%s\\036" %b; \\builtin printf . >&%d'
+        b"' >&0\n" % (token, token, BELL_AT)
     )
 
 
