@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ors_containers.errors import InvalidImage
+from ors_containers.linux.public_folders import make_folder
 
 __all__ = ["DEFAULT_PATH", "Directory", "Image", "folder_image", "host_image"]
 
@@ -181,7 +182,7 @@ def host_image(state: Path) -> Image:
 
 def _write_root(root: Path, binds: list[tuple[Path, str]], links: Mapping[str, str], copied: list[Path]) -> None:
     """Fill a new directory and rename it last, because another process may be writing the same image."""
-    root.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(root.parent)
     new = Path(tempfile.mkdtemp(dir=root.parent, prefix=".new-"))
     for name in ("etc", "home", "opt", "root", "srv", "var", "mnt", "media", "sys"):
         (new / name).mkdir()

@@ -41,6 +41,7 @@ from pathlib import Path
 from ors_containers.errors import RuntimeUnavailable, StoreFailed
 from ors_containers.graders import elf
 from ors_containers.linux.file_locks import locked
+from ors_containers.linux.public_folders import make_folder
 
 __all__ = ["AT", "Toolset", "python_toolset"]
 
@@ -146,7 +147,7 @@ def _store_errors(folder: Path) -> Generator[None]:
 
 
 def _found_or_made(folder: Path, on_make: Callable[[], None] | None) -> Toolset:
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     packages = [importlib.metadata.distribution(name) for name in sorted(_needed(_PACKAGE))]
     root = folder / f"python-{_key(packages)}"
     with locked(folder / ".toolset.lock"):
@@ -235,7 +236,7 @@ def _fill(new: Path, packages: Iterable[importlib.metadata.Distribution]) -> Non
     for module in _MODULES:
         shutil.copyfile(module, new / "packages" / module.name)
     _compile(new)
-    for path in new.rglob("*"):
+    for path in (new, *new.rglob("*")):
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
 

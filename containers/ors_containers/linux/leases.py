@@ -30,6 +30,7 @@ from ors_containers.linux import kernel_files
 from ors_containers.linux.file_locks import create_lock, try_locked
 from ors_containers.linux.limits.cgroups import remove_group
 from ors_containers.linux.limits.proc_stat import process_status
+from ors_containers.linux.public_folders import make_folder
 
 __all__ = ["Owner", "make_state", "state_directory", "sweep"]
 
@@ -53,7 +54,7 @@ def state_directory() -> Path:
     else:
         directory = Path(f"/tmp/ors-containers-{user}")  # noqa: S108 - its owner is checked below
     try:
-        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        make_folder(directory)
     except OSError as error:
         raise RuntimeUnavailable(f"{directory} cannot be made: {error.strerror}") from error
     found = directory.lstat()
@@ -66,8 +67,8 @@ def state_directory() -> Path:
 
 def make_state(directory: Path) -> None:
     """Create the directories that all servers with this state ``directory`` share."""
-    for name in ("owners", "stage", "images"):
-        (directory / name).mkdir(mode=0o755, parents=True, exist_ok=True)
+    for folder in (directory, *(directory / name for name in ("owners", "stage", "images"))):
+        make_folder(folder)
 
 
 class Owner:

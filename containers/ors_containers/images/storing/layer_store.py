@@ -31,6 +31,7 @@ from ors_containers.layers.ownership import LayerOwners
 from ors_containers.layers.sharing import remove_unshared
 from ors_containers.layers.tree import exclusive_bytes
 from ors_containers.linux.file_locks import create_lock, locked, try_locked
+from ors_containers.linux.public_folders import make_folder
 
 __all__ = ["LayerStore", "RemovedLayers", "layer_key", "new_upper"]
 
@@ -46,8 +47,7 @@ def layer_key(*parts: object) -> str:
 def new_upper(folder: Path) -> Path:
     """Create the ``upper`` of a folder given to ``fill``: the layer's root, readable by everybody."""
     upper = folder / "upper"
-    upper.mkdir()
-    upper.chmod(0o755)
+    make_folder(upper)
     return upper
 
 
@@ -186,7 +186,7 @@ class LayerStore:
             if lock is not None:
                 break
         try:
-            place.mkdir(mode=0o755)
+            make_folder(place)
             try:
                 yield place
             finally:

@@ -9,6 +9,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 from ors_containers.errors import StoreFailed
+from ors_containers.linux.public_folders import make_folder
 
 __all__ = ["default_root", "prepare_folder", "store_errors"]
 
@@ -46,8 +47,9 @@ def prepare_folder(root: Path, *, set_owners: bool) -> None:
 
     Raises ``StoreFailed`` for a folder that others can write, and for a file system on which files cannot be chowned.
     """
+    make_folder(root)
     for name, mode in _SUBFOLDERS:
-        (root / name).mkdir(mode=mode, parents=True, exist_ok=True)
+        make_folder(root / name, mode)
     found = root.stat()
     if found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise StoreFailed(
