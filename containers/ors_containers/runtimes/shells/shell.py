@@ -112,8 +112,10 @@ class Shell:
         self._process: ShellProcess | None = None
         self._socket: socket.socket | None = None
         self._bell: socket.socket | None = None
-        #: Whether the socket is read as bash writes there, and not only when the bell rings; what large frames need.
+        #: Whether the socket is read as bash writes there, and not only when the bell rings. That is what large frames
+        #: need, and a bash whose bell has not rung since the last command began.
         self._watching = self._is_large = False
+        self._has_rung = True
         self._output = ShellOutput()
         self._frames = Frames()
         #: Set when a frame came, the bash has ended, a limit has passed or the shell is closed.
@@ -196,7 +198,8 @@ class Shell:
         if restarted:
             sink.add(self._notice())
         self._frames.clear()
-        self._watch(self._is_large)
+        self._watch(self._is_large or not self._has_rung)
+        self._has_rung = False
         token = secrets.token_hex(16).encode()
         probe = status_probe(token)
         rest = self._send_at_once(evaluation(text) + b"\n" + probe)
@@ -459,7 +462,9 @@ class Shell:
             return
         except OSError:
             rung = b""
-        if not rung:  # bash has closed it: its exit follows
+        if rung:
+            self._has_rung = True
+        else:  # bash has closed it: its exit follows
             asyncio.get_running_loop().remove_reader(self._bell)
         while self._read() == _PIECE:
             pass
