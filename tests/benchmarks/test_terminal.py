@@ -24,7 +24,7 @@ from ors_benchmarks.terminal.scenarios import FIGURES, QUICK, ROWS, Beside
 from ors_benchmarks.terminal.task import fill, write_folder
 
 from tests.benchmarks.bench import ended, only_report
-from tests.support.processes import command_line
+from tests.support.processes import children, command_line
 from tests.support.waiting import PATIENCE, until
 
 SMALL = dataclasses.replace(QUICK, episodes=(2, 8, 16), burst=8)
@@ -186,9 +186,7 @@ async def test_sigterm_ends_its_server(tmp_path: Path, counted: ProcessorTime) -
     process = await asyncio.create_subprocess_exec(*command, stdout=null, stderr=null)
 
     def servers() -> list[int]:
-        lists = Path(f"/proc/{process.pid}/task").glob("*/children")
-        found = [each for children in lists for each in children.read_text().split()]
-        return [int(each) for each in found if b"script_server" in command_line(each)]
+        return [each for each in children(process.pid) if b"script_server" in command_line(each)]
 
     try:
         await until(lambda: servers() != [])

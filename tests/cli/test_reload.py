@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.processes import children
 from tests.support.servers import Running, running
 
 Command = Callable[..., Any]
@@ -88,8 +89,8 @@ def test_a_change_an_error_and_a_death(write_environment: WriteEnvironment, tmp_
             http.get("/tools")
         edit(folder, "class (Words", "class Words")
         assert prompt(3) == "Say anything."
-        (child,) = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
-        os.kill(int(child), signal.SIGKILL)
+        (child,) = children(server.process.pid)
+        os.kill(child, signal.SIGKILL)
         until(server, "the server has ended", 2)
         edit(folder, "Say anything.", "Say nothing.")
         assert prompt(4) == "Say nothing."
@@ -98,7 +99,7 @@ def test_a_change_an_error_and_a_death(write_environment: WriteEnvironment, tmp_
         until(server, "is being started again", 5)
         edit(folder, "__import__('time').sleep(600)", "")
         assert prompt(5) == "Say nothing."
-        (child,) = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+        (child,) = children(server.process.pid)
     assert server.process.returncode == 0
     assert not Path(f"/proc/{child}").exists()
 
@@ -107,6 +108,6 @@ def test_a_change_an_error_and_a_death(write_environment: WriteEnvironment, tmp_
 def test_the_server_ends_with_its_parent(write_environment: WriteEnvironment, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ors_cli", "serve", write_environment("env"), "--reload", "--port", "0"]
     with running(command, tmp_path / "server", variables={"ORS_DATA_DIR": str(tmp_path / "data")}) as server:
-        (child,) = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+        (child,) = children(server.process.pid)
         server.process.kill()
         wait(lambda: not Path(f"/proc/{child}/exe").exists())

@@ -30,7 +30,7 @@ from ors_containers.launcher.client import LauncherClient
 from ors_containers.linux.limits.proc_stat import process_status
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
-from tests.support.processes import command_line
+from tests.support.processes import children, command_line
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -315,20 +315,16 @@ def _started(state: Path) -> BubblewrapRuntime:
     return BubblewrapRuntime(state)
 
 
-def _children(process: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-
-
 def _launcher() -> int:
     """Return the newest launcher of this process."""
-    found = [child for child in _children(os.getpid()) if b"ors_containers.launcher.process" in command_line(child)]
+    found = [child for child in children(os.getpid()) if b"ors_containers.launcher.process" in command_line(child)]
     return max(found, key=_started_at)  # not by id: ids wrap around
 
 
 def _process_1(sandbox: Sandbox) -> int:
     """Return the newest process 1 of a sandbox of this process."""
-    monitors = [child for child in _children(_launcher()) if b"bwrap" in command_line(child)]
-    return _children(max(monitors, key=_started_at))[0]
+    monitors = [child for child in children(_launcher()) if b"bwrap" in command_line(child)]
+    return children(max(monitors, key=_started_at))[0]
 
 
 def _started_at(process: int) -> int:

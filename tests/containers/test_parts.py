@@ -24,6 +24,8 @@ from ors_containers.linux.programs.pause_program import MACHINES, pause_program
 from ors_containers.runtimes.shells.output_buffer import HeadAndTail
 from ors_containers.runtimes.shells.shell_protocol import Frames
 
+from tests.support.processes import children
+
 
 @given(limit=st.integers(2, 50), pieces=st.lists(st.binary(max_size=40), max_size=20))
 def test_both_ends_are_kept(limit: int, pieces: list[bytes]) -> None:
@@ -183,16 +185,13 @@ def test_a_user_namespace_is_mapped_without_changing_this_process(own_account: b
         words = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
         return words["Uid"], words["CapEff"], words["CapPrm"], len(list(Path("/proc/self/fd").iterdir()))
 
-    def children() -> set[str]:
-        return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
-
-    before, others = own(), children()
+    before, others = own(), children(os.getpid())
     namespace = mapped_namespace(IdMap("root", base=2_000_000_000, size=10, own_account=own_account))
     inside = ["nsenter", f"--user=/proc/self/fd/{namespace}", "--setuid=3", "--setgid=0", "cat", "/proc/self/uid_map"]
     said = subprocess.run(inside, pass_fds=[namespace], capture_output=True, text=True, check=True).stdout
     os.close(namespace)
     assert (said.split(), own()) == (["0", "2000000000", "10"], before)
-    assert children() <= others
+    assert set(children(os.getpid())) <= set(others)
 
 
 def test_a_waiting_child_ends_with_its_parent() -> None:
@@ -218,13 +217,12 @@ def test_the_first_process_waits_and_reaps(tmp_path: Path) -> None:
     assert process.stdout is not None
     try:
         assert process.stdout.read(1) == b"\n"
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         deadline = 100
-        while children.read_text() and deadline:
+        while children(process.pid) and deadline:
             deadline -= 1
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             signal.sigtimedwait([], 0.02)
-        assert children.read_text() == ""
+        assert children(process.pid) == []
         assert process.poll() is None
     finally:
         process.kill()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.chat_stand_in import ChatStandIn, call
+from tests.support.processes import children
 from tests.support.servers import executable
 
 pytestmark = pytest.mark.long
@@ -54,11 +55,6 @@ class Gated(Environment):
             file.write(self.task_spec["id"] + "\\n")
         return ToolOutput(blocks=[TextBlock(text="noted")], reward=1.0, finished=True)
 '''
-
-
-def children(process: int) -> list[int]:
-    found = Path(f"/proc/{process}/task/{process}/children").read_text()
-    return [int(number) for number in found.split()]
 
 
 def test_each_episode_ends_once(tmp_path: Path) -> None:

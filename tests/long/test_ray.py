@@ -23,7 +23,7 @@ import pytest
 
 from ors_server.keys.cluster_key import CLUSTER_HEADER, ClusterKey
 from tests.support.paths import ROOT
-from tests.support.processes import is_alive, processes
+from tests.support.processes import children, is_alive, processes
 from tests.support.servers import Running, free_port, running
 
 pytestmark = [
@@ -149,10 +149,6 @@ def served_on(ray: Ray, folder: Path, *options: str, **variables: str) -> Genera
 def processes_with(*words: str) -> list[int]:
     """Return the processes whose arguments have all of these words."""
     return processes(lambda arguments: all(word.encode() in arguments.replace(b"\0", b" ") for word in words))
-
-
-def children(process: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
 def wait(condition: Callable[[], object], seconds: float) -> float:

@@ -7,13 +7,19 @@ raises nothing. `scripts/check-timings` refuses tests that read these files them
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["command_line", "is_alive", "parent", "processes"]
+__all__ = ["children", "command_line", "is_alive", "parent", "processes"]
 
 
 def processes(are_meant: Callable[[bytes], object], file: str = "cmdline") -> list[int]:
     """Return the processes, in order, whose arguments (or ``environ``) a condition accepts."""
     found = (int(folder.name) for folder in Path("/proc").glob("[0-9]*"))
     return sorted(process for process in found if are_meant(_read(process, file)))
+
+
+def children(process: int) -> list[int]:
+    """Return the children of all threads of a process; none of one that has ended."""
+    lists = (_read(process, f"task/{thread}/children") for thread in _threads(process))
+    return sorted(int(child) for found in lists for child in found.split())
 
 
 def command_line(process: int | str) -> bytes:
@@ -29,6 +35,13 @@ def is_alive(process: int | str) -> bool:
 def parent(process: int | str) -> int:
     """Return a process's parent, or 0 for one that has ended."""
     return int(_fields(process)[1])
+
+
+def _threads(process: int) -> list[str]:
+    try:
+        return [folder.name for folder in Path(f"/proc/{process}/task").iterdir()]
+    except OSError:
+        return []
 
 
 def _fields(process: int | str) -> list[bytes]:

@@ -14,7 +14,7 @@ from ors_server.cluster.supervisor.control import ask
 from tests.support.cut_connections import answered
 from tests.support.events import Reply, parse_events
 from tests.support.paths import ROOT
-from tests.support.processes import command_line
+from tests.support.processes import children, command_line
 from tests.support.servers import Running, running_workers
 
 WIRE = ROOT / "tests" / "server" / "protocol" / "live_server.py"
@@ -36,9 +36,8 @@ class Several:
 
     def gateways(self) -> list[int]:
         """Return the process ids of the gateways."""
-        supervisor = self.running.process.pid
-        children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
-        return [int(pid) for pid in children if b"ors_server.cluster.gateway.process" in command_line(pid)]
+        found = children(self.running.process.pid)
+        return [each for each in found if b"ors_server.cluster.gateway.process" in command_line(each)]
 
     def client(self) -> httpx.Client:
         """Return a client that opens a connection for each request, so that both gateways are used."""

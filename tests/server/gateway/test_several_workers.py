@@ -17,6 +17,7 @@ from ors_server.cluster.errors import ControlError
 from ors_server.cluster.supervisor.control import ask
 from tests.server.gateway.conftest import WIRE, Several, call, ping, reply, start_several
 from tests.support.cut_connections import streamed
+from tests.support.processes import children
 
 LOST = {"detail": "Session lost: InfrastructureError: the worker that held it ended. Start a new session"}
 
@@ -294,7 +295,7 @@ def test_a_supervisor_that_is_killed_at_its_start_leaves_no_process(tmp_path: Pa
         with (tmp_path / "log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "TMPDIR": str(tmp_path)})
         time.sleep(pause)
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        left = children(process.pid)
         process.kill()
         process.wait()
-        until(lambda found=children: not any(Path(f"/proc/{pid}/exe").exists() for pid in found), 40)
+        until(lambda found=left: not any(Path(f"/proc/{pid}/exe").exists() for pid in found), 40)

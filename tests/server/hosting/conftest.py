@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.events import parse_events
 from tests.support.paths import ROOT
-from tests.support.processes import command_line
+from tests.support.processes import children, command_line
 from tests.support.servers import Running, running
 
 SOURCE = '''
@@ -93,10 +93,8 @@ class Front:
         """Return the id of an environment's process, below those that keep it apart."""
         found = process = self.running.process.pid
         while process:
-            children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-            process = next(
-                (int(child) for child in children if f"/{name}/server.py".encode() in command_line(child)), 0
-            )
+            below = children(process)
+            process = next((child for child in below if f"/{name}/server.py".encode() in command_line(child)), 0)
             found = process or found
         if found == self.running.process.pid:
             raise LookupError(name)
