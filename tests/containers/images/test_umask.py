@@ -1,4 +1,4 @@
-"""A server whose umask keeps its files from others: sandboxes, images and examinations are as those of any server."""
+"""Servers with any umask: sandboxes, images and examinations are the same, and no other user can write them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ DOCKERFILE = (
 )
 
 
-@pytest.fixture
-def folder(rootfs_tar: bytes) -> Iterator[Path]:
-    """Return a folder that every user may pass through. From now on this process makes nothing for others."""
+@pytest.fixture(params=[0o077, 0])
+def folder(request: pytest.FixtureRequest, rootfs_tar: bytes) -> Iterator[Path]:
+    """Return a folder that every user may pass through. From now on this process makes nothing, or all, for others."""
     with tempfile.TemporaryDirectory(prefix="ors-test-") as directory:
         path = Path(directory)
         path.chmod(0o755)
         (path / "file").write_text("copied\n")
-        before = os.umask(0o077)
+        before = os.umask(request.param)
         try:
             yield path
         finally:
@@ -52,7 +52,7 @@ def store(folder: Path) -> Iterator[ImageStore]:
     store.close()
 
 
-async def test_a_closed_umask_closes_nothing_to_a_sandbox(
+async def test_the_umask_changes_nothing(
     folder: Path, runtime: BubblewrapRuntime, store: ImageStore, make: Callable[..., Any], rootfs_tar: bytes
 ) -> None:
     base = await store.import_image(make([rootfs_tar]).oci(folder / "base.tar"), "base:1")
@@ -73,3 +73,6 @@ async def test_a_closed_umask_closes_nothing_to_a_sandbox(
     for image in derived:
         async with runtime.sandbox(image) as sandbox:
             assert (await sandbox.run("cat /srv/file; ls made", timeout=20)).text == "copied\nmade\n"
+    made = [path for name in ("state", "new") for path in (folder / name, *folder.glob(f"{name}/*"))]
+    made += [*folder.glob("new/images/*"), *folder.glob("new/images/*/*.json"), *folder.glob("new/toolsets/*/*")]
+    assert [path for path in made if path.lstat().st_mode & 0o022 and not path.is_symlink()] == []

@@ -166,6 +166,7 @@ class LayerStore:
                     if shared:
                         await self.owners.share(folder / "upper", self.pool, begun)
                     notes = {"size": size, "made_by": made_by, "recipe": recipe}
+                    self._notes(key).touch(mode=0o644)
                     self._notes(key).write_text(json.dumps(notes))
                     with self._removal_lock(shared=True):
                         (folder / "upper").rename(self.path(key))

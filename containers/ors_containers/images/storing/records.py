@@ -98,6 +98,7 @@ class ImageRecord:
         content = asdict(self)
         del content["used"]
         try:
+            new.touch(mode=0o644)  # whatever the umask is: who can write it chooses what sandboxes run
             new.write_text(json.dumps(content, indent=1))
             new.replace(target)
         except OSError:

@@ -47,7 +47,8 @@ def prepare_folder(root: Path, *, set_owners: bool) -> None:
 
     Raises ``StoreFailed`` for a folder that others can write, and for a file system on which files cannot be chowned.
     """
-    make_folder(root)
+    if not root.is_dir():  # one that is there may be closed to others on purpose
+        make_folder(root)
     for name, mode in _SUBFOLDERS:
         make_folder(root / name, mode)
     found = root.stat()

@@ -52,8 +52,12 @@ _START_PATIENCE = 60.0
 #: The same for a bash in a sandbox where processes of the agent may be what keeps it from starting.
 _RESTART_PATIENCE = 5.0
 _PIECE = 64 * 1024
-#: Bytes of exported variables from which on a frame may not fit into the socket's buffer: then it is read as it comes.
-_LARGE = 64 * 1024
+#: Bytes of exported variables, and their number, from which on a frame may not fit into the socket's buffer, of which
+#: each write takes 768 bytes or more: then it is read as it comes.
+_LARGE, _MANY = 32 * 1024, 100
+#: Seconds after which a frame is read as it comes, and the most pieces that are read at once.
+_SILENCE = 0.2
+_MOST_PIECES = 8
 _CLOSED = "The shell was closed while a command ran in it"
 
 
@@ -98,6 +102,11 @@ class ShellHost(Protocol):
         ...
 
 
+def _are_many(variables: int, size: int) -> bool:
+    """Return whether the frames that have so many variables may not fit into a socket."""
+    return variables > _MANY or size > _LARGE
+
+
 class Shell:
     """One persistent shell and its successors."""
 
@@ -114,7 +123,8 @@ class Shell:
         self._bell: socket.socket | None = None
         #: Whether the socket is read as bash writes there, and not only when the bell rings. That is what large frames
         #: need, and a bash whose bell has not rung since the last command began.
-        self._watching = self._is_large = False
+        self._watching = False
+        self._is_large = _are_many(len(environment), sum(map(len, environment.values())))
         self._has_rung = True
         self._output = ShellOutput()
         self._frames = Frames()
@@ -214,6 +224,7 @@ class Shell:
             except MachineOverloaded as error:
                 overloaded, status = error, None
             except asyncio.CancelledError:
+                self._read_waiting()
                 if not (self._closed or process.exited.done()) and self._read_status(token) is None:
                     ending = self._begin(self._end_alone(process, token, keep_pids, probe))
                 raise
@@ -260,6 +271,8 @@ class Shell:
             self._changed.clear()
             if self._closed and self._running:
                 raise ShellFailed(_CLOSED)
+            if process.exited.done():
+                self._read_waiting()
             status = self._read_status(token)
             if status is not None:
                 return status
@@ -279,7 +292,8 @@ class Shell:
             if remaining <= 0:
                 await time_limit.catch_up()
                 continue
-            timer = loop.call_later(remaining, self._changed.set)  # asyncio.timeout() takes longer
+            pause = remaining if self._watching else min(remaining, _SILENCE)
+            timer = loop.call_later(pause, self._changed.set)  # asyncio.timeout() takes longer
             try:
                 await self._changed.wait()
             finally:
@@ -346,7 +360,7 @@ class Shell:
             return None
         self._directory = status.directory or self._directory
         self._exported = status.exported
-        self._is_large = not status.exported or len(status.exported) > _LARGE
+        self._is_large = not status.exported or _are_many(status.exported.count(b"\n"), len(status.exported))
         return status.exit_status
 
     async def _respawn(self) -> None:
@@ -466,12 +480,19 @@ class Shell:
             self._has_rung = True
         else:  # bash has closed it: its exit follows
             asyncio.get_running_loop().remove_reader(self._bell)
-        while self._read() == _PIECE:
-            pass
+        self._read_waiting()
+
+    def _read_waiting(self) -> None:
+        """Read what waits in the socket; leave a flood to the event loop, which has others to serve."""
+        for _ in range(_MOST_PIECES):
+            if self._read() < _PIECE:
+                return
+        self._watch(True)
 
     def _read(self) -> int:
         """Read a piece of what bash wrote to the socket; return its length."""
-        assert self._socket is not None
+        if self._socket is None:
+            return 0
         try:
             data = self._socket.recv(_PIECE)
         except BlockingIOError:

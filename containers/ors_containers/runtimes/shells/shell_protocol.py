@@ -5,9 +5,9 @@ redirected to where they belong. The second is empty, because a bash that was gi
 the line after it. The third, the status probe, writes a frame to the same socket: a random token, the exit status, the
 directory and the exported environment. Bash writes each variable by itself, so a frame is a dozen writes, each of which
 would wake a server that waits for them; hence the probe ends with one byte to a second socket, the *bell*, at which the
-server waits. While a command runs, both are at close-on-exec descriptors: the programs it starts do not have them, and
-a socket cannot be opened through ``/proc``. Bash's own output goes to /dev/null, so prompts and traces of these lines
-are not seen.
+server waits: bash's own standard output. While a command runs, both are at close-on-exec descriptors: the programs it
+starts do not have them, and a socket cannot be opened through ``/proc``. Bash's own errors go to /dev/null, so prompts
+and traces of these lines are not seen.
 
 Invariants: only a frame that carries the command's own token counts; everything else that comes over the socket is
 ignored and bounded in size. The bell only says that there may be one.
@@ -32,8 +32,8 @@ __all__ = [
 
 #: The descriptor at which bash finds the pipe for output; its input is the socket.
 OUTPUT_AT = 19
-#: The descriptor of the bell.
-BELL_AT = 20
+#: The descriptor of the bell. Another one would be closed for commands, for which bash takes a number from them.
+BELL_AT = 1
 SHELL_ARGUMENTS = ("--norc", "--noprofile", "--noediting", "-i", "+H", "-s")
 SETUP = b" \\set +o history; \\unset HISTFILE MAILCHECK; \\shopt -u checkwinsize; PS1= PS2=\n"
 
@@ -48,8 +48,7 @@ _HEAD_LIMIT = 64 * 1024
 def evaluation(text: bytes) -> bytes:
     """Return the line that evaluates a command's text."""
     quoted = text.replace(b"'", b"'\\''")
-    places = (OUTPUT_AT, OUTPUT_AT, OUTPUT_AT, BELL_AT)
-    return b" \\builtin eval '%b' </dev/null >&%d 2>&%d %d>&- %d>&-\n" % (quoted, *places)
+    return b" \\builtin eval '%b' </dev/null >&%d 2>&%d %d>&-\n" % (quoted, OUTPUT_AT, OUTPUT_AT, OUTPUT_AT)
 
 
 def status_probe(token: bytes) -> bytes:
@@ -59,8 +58,8 @@ def status_probe(token: bytes) -> bytes:
     return (
         b" \\builtin eval '"
         b'\\builtin printf "\\036%%s %%d %%s\\036" %b "$?" "$PWD"; \\builtin export -p; '
-        b'\\builtin printf "\\036end %%s\\036" %b; \\builtin printf . >&%d'
-        b"' >&0\n" % (token, token, BELL_AT)
+        b'\\builtin printf "\\036end %%s\\036" %b'
+        b"' >&0; \\builtin printf .\n" % (token, token)
     )
 
 
