@@ -72,6 +72,8 @@ _DISPLAY = {
     "diff.noprefix": "false",
     "diff.relative": "false",
     "diff.renames": "true",
+    "diff.statGraphWidth": "0",
+    "diff.statNameWidth": "0",
     "diff.submodule": "short",
     "diff.suppressBlankEmpty": "false",
     "format.pretty": "medium",

@@ -90,7 +90,12 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     variables = {"PATH": os.environ["PATH"], "HOME": str(folder.parent), "LC_ALL": "C.UTF-8"}
     variables |= {f"GIT_{name}_DATE": "2020-01-01T00:00:00Z" for name in ("AUTHOR", "COMMITTER")}
     subprocess.run(["bash", "-ec", _REPOSITORY], cwd=folder, env=variables, check=True, capture_output=True)
-    return Repository(folder, {**variables, **trusted_surroundings.ProgramVariables("")("git", {})})
+    # As in an examination, it finds no program but git (`read_only_git`).
+    alone, git = tmp_path_factory.mktemp("alone"), shutil.which("git")
+    assert git is not None
+    (alone / "git").symlink_to(git)
+    found = {**variables, **trusted_surroundings.ProgramVariables("")("git", {}), "PATH": str(alone)}
+    return Repository(folder, found)
 
 
 @pytest.mark.parametrize(
