@@ -65,8 +65,7 @@ class Child:
 
     async def stop(self, seconds: float) -> None:
         """Ask it to end, and kill it after so many seconds."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
+        self._signal(signal.SIGTERM)
         try:
             await asyncio.wait_for(self._process.wait(), seconds)
         except TimeoutError:
@@ -75,15 +74,19 @@ class Child:
 
     def interrupt(self) -> None:
         """Send it the signal of Ctrl-C."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGINT)
+        self._signal(signal.SIGINT)
 
     def kill(self) -> None:
         """Kill it with all processes of its group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()  # one that is just starting has no group yet
+        self._signal(signal.SIGKILL)  # one that is just starting has no group yet
+
+    def _signal(self, number: signal.Signals) -> None:
+        # Not by asyncio: that would wait for the process behind the back of what waits for it.
+        if not self.ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
 
 
 class WorkerChild(Child):

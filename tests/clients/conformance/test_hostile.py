@@ -52,7 +52,8 @@ async def hostile(handler: Handler) -> AsyncGenerator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
-        await asyncio.sleep(0)
+        for _ in range(10):  # turns in which a connection that was just accepted comes to its handler
+            await asyncio.sleep(0)
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
