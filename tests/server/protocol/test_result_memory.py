@@ -171,6 +171,9 @@ async def test_beyond_twice_the_bound_calls_wait_for_a_disk_that_fails(serve: Se
     assert await fetched(client, sid, task_ids[0]) == "1 " * 10_000
     disk.mkdir()
     await until(lambda: on_disk(disk) >= 40_000)
+    async with asyncio.timeout(PATIENCE):  # the files are there before the server has noticed
+        while (await client.call_response(sid, "echo", {"text": "on"})).status_code == 503:  # noqa: ASYNC110 - as clients
+            await asyncio.sleep(0.01)
     assert (await client.call(sid, "echo", {"text": "on again"})).text == "on again"
     assert environment.runs == [1, 2, 3]
     assert await fetched(client, sid, task_ids[1]) == "2 " * 10_000
