@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import random
+from collections import Counter
 from fractions import Fraction
 from typing import Any
 
@@ -71,13 +72,20 @@ def test_the_rate_is_the_truth_with_thirty_percent_of_the_infrastructure_failing
 
 
 def test_a_server_that_loses_the_episodes_that_the_model_loses(play: Evaluate, endpoint: ChatStandIn) -> None:
-    answers = itertools.cycle(("right", "wrong", "wrong"))
-    endpoint.policy = lambda body: call("answer", {"text": next(answers)})
+    asked: Counter[str] = Counter()
+
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        # By question, so that it does not matter which episodes are played beside each other.
+        question = str(body["messages"][0]["content"])
+        asked[question] += 1
+        return call("answer", {"text": "wrong" if asked[question] % 3 else "right"})
+
+    endpoint.policy = answer
     Exam.loses = lambda question, answer: answer == "wrong"
     outcome = play(options={"retries": 10})
     assert outcome.report["pass_at_k"][0]["value"] == 1.0
     assert outcome.failed
-    assert outcome.report["bounds"]["pass_at_1_if_lost_are_failures"] < 0.6
+    assert outcome.report["bounds"]["pass_at_1_if_lost_are_failures"] == pytest.approx(1 / 3)
     assert "pass@1 if what was lost had failed" in markdown(outcome.report)
 
 
