@@ -15,9 +15,10 @@ def make_folder(path: Path, mode: int = 0o755) -> None:
     One of this user's that is there gets the bits that it lacks: a server with a closed umask may have made it. Those
     above it that are missing are made as the umask has it. Raises ``OSError``.
     """
-    for folder in (*reversed(path.parents), path):
-        if not folder.is_dir():
-            folder.mkdir(mode=mode if folder == path else 0o755, exist_ok=True)
-    found = path.stat()
-    if found.st_mode & mode != mode and found.st_uid == os.geteuid():
+    if not path.is_dir():
+        for folder in reversed(path.parents):
+            folder.mkdir(mode=0o755, exist_ok=True)
+        path.mkdir(mode=mode, exist_ok=True)
+    found = path.lstat()  # not what a link leads to: in /tmp, another user may have made it
+    if stat.S_ISDIR(found.st_mode) and found.st_mode & mode != mode and found.st_uid == os.geteuid():
         path.chmod(stat.S_IMODE(found.st_mode) | mode)

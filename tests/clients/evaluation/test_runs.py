@@ -58,6 +58,7 @@ def test_a_prefetch_larger_than_the_server_admits_loses_no_sample(
         outcome = play(target=url, samples=2, options=options)
     assert outcome.report["samples"] == {"planned": 12, "scored": 12, "missing": 0}
     assert outcome.report["infrastructure"]["lost"] == 0
+    assert [record.levelname for record in caplog.records if "of 12 sessions could be opened" in record.message]
 
 
 @pytest.mark.parametrize(

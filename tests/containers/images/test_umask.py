@@ -14,6 +14,7 @@ import pytest_asyncio
 from ors_containers import BubblewrapRuntime, RuntimeUnavailable
 from ors_containers.graders.portable_python import python_toolset
 from ors_containers.images import ImageStore, Recipe, RecipeFile
+from ors_containers.linux.public_folders import make_folder
 
 DOCKERFILE = (
     "FROM base:1\nCOPY file /opt/copied\nRUN mkdir /opt/made && echo made > /opt/made/file\nUSER nobody\nRUN id\n"
@@ -76,3 +77,14 @@ async def test_the_umask_changes_nothing(
     made = [path for name in ("state", "new") for path in (folder / name, *folder.glob(f"{name}/*"))]
     made += [*folder.glob("new/images/*"), *folder.glob("new/images/*/*.json"), *folder.glob("new/toolsets/*/*")]
     assert [path for path in made if path.lstat().st_mode & 0o022 and not path.is_symlink()] == []
+
+
+def test_a_link_opens_no_folder(tmp_path: Path) -> None:
+    """The state of an ordinary user's server is in /tmp, where another user may have made the link."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(closed)
+    make_folder(tmp_path / "link")
+    assert closed.stat().st_mode & 0o777 == 0o700
+    make_folder(closed)
+    assert closed.stat().st_mode & 0o777 == 0o755

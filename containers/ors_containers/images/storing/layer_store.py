@@ -47,7 +47,8 @@ def layer_key(*parts: object) -> str:
 def new_upper(folder: Path) -> Path:
     """Create the ``upper`` of a folder given to ``fill``: the layer's root, readable by everybody."""
     upper = folder / "upper"
-    make_folder(upper)
+    upper.mkdir()
+    upper.chmod(0o755)
     return upper
 
 
@@ -166,7 +167,7 @@ class LayerStore:
                     if shared:
                         await self.owners.share(folder / "upper", self.pool, begun)
                     notes = {"size": size, "made_by": made_by, "recipe": recipe}
-                    self._notes(key).touch(mode=0o644)
+                    self._notes(key).touch(mode=0o644)  # as `ImageRecord.save`
                     self._notes(key).write_text(json.dumps(notes))
                     with self._removal_lock(shared=True):
                         (folder / "upper").rename(self.path(key))
