@@ -38,7 +38,7 @@ LOOK = [
 SEEN = b"xforks\n2\n"
 
 
-def _root(image: Image) -> Image:
+def as_root(image: Image) -> Image:
     return dataclasses.replace(image, user=0, group=0, user_name="root", home="/root")
 
 
@@ -66,7 +66,7 @@ LEFT = {
 @pytest.mark.parametrize("user", ["the user", pytest.param("root", marks=pytest.mark.long)])
 @pytest.mark.parametrize("left", LEFT)
 async def test_a_frozen_examination_is_not_prevented(runtime: Runtime, left: str, user: str) -> None:
-    image = runtime.host_image() if user == "the user" else _root(runtime.host_image())
+    image = runtime.host_image() if user == "the user" else as_root(runtime.host_image())
     async with runtime.sandbox(image, Limits(pids=40, memory=96 * 2**20, disk=24 * 2**20)) as sandbox:
         await sandbox.run(LEFT[left], timeout=2)
         for _ in range(2):
@@ -96,7 +96,7 @@ async def test_a_frozen_examination_is_not_prevented(runtime: Runtime, left: str
     ],
 )
 async def test_root_inside_cannot_touch_the_examinations_directory(runtime: Runtime, attack: str) -> None:
-    async with runtime.sandbox(_root(runtime.host_image())) as sandbox:
+    async with runtime.sandbox(as_root(runtime.host_image())) as sandbox:
         result = await sandbox.run(attack, timeout=5)
         assert result.exit_status != 0, result
         result = await sandbox.examine(LOOK, files={"x": b"x"}, timeout=30)
@@ -107,7 +107,7 @@ async def test_the_path_of_a_bind_cannot_be_touched_either(runtime: Runtime, tmp
     for directory in (tmp_path, *list(tmp_path.parents)[:2]):
         directory.chmod(0o755)
     (tmp_path / "tool").write_text("the host's\n")
-    host = _root(runtime.host_image())
+    host = as_root(runtime.host_image())
     binds = (*host.binds, (tmp_path, "/.grader"), (tmp_path / "tool", "/some/where/tool"))
     async with runtime.sandbox(dataclasses.replace(host, binds=binds)) as sandbox:
         for attack in (
@@ -154,7 +154,7 @@ SPIES = {
 
 @pytest.mark.parametrize("user", ["the user", "root"])
 async def test_a_live_examination_cannot_be_inspected(runtime: Runtime, user: str) -> None:
-    image = runtime.host_image() if user == "the user" else _root(runtime.host_image())
+    image = runtime.host_image() if user == "the user" else as_root(runtime.host_image())
     async with runtime.sandbox(image, Limits(pids=200)) as sandbox:
         spying = "\n".join(f"{{ {command}; }} > seen-{n} 2>/dev/null" for n, command in enumerate(SPIES.values()))
         await sandbox.write_file("spy", f"P=$1 W=$2\n{spying}\ntouch all-done\n".encode())
@@ -200,7 +200,7 @@ def _signals_are_scoped() -> bool:
 @pytest.mark.parametrize("signal", ["KILL", pytest.param("STOP", marks=pytest.mark.long), "INT", "PIPE"])
 @pytest.mark.parametrize("user", ["the user", "root"])
 async def test_no_signal_reaches_a_live_examination(runtime: Runtime, user: str, signal: str) -> None:
-    image = runtime.host_image() if user == "the user" else _root(runtime.host_image())
+    image = runtime.host_image() if user == "the user" else as_root(runtime.host_image())
     # Each in a session of its own, because the signal would end them all otherwise.
     killing = f"while :; do for p in {{2..1000}}; do [ $p != $$ ] && kill -{signal} $p; done; done"
     async with runtime.sandbox(image, Limits(pids=100)) as sandbox:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import importlib.util
 import json
-import marshal
 import os
 import select
 import signal
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from ors_containers import CommandResult, Image, Sandbox, WarmProgram
+from ors_containers import Sandbox
 from ors_containers.graders.portable_python import Toolset
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
+from tests.containers.warm_programs import examine, image_of, warm_pythons
 from tests.support.paths import ROOT
-from tests.support.processes import parent, processes
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -104,41 +100,6 @@ if __name__ == "__main__":
 """
 
 
-def compiled(text: str) -> bytes:
-    code = compile(text, "probe.py", "exec", dont_inherit=True)
-    return importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)
-
-
-async def examine(
-    sandbox: Sandbox,
-    toolset: Toolset,
-    text: str,
-    *,
-    warm: bool,
-    flags: Sequence[str] = ("-I", "-S", "-B"),
-    **options: Any,
-) -> CommandResult:
-    program = WarmProgram("probe", *toolset.bind, toolset.packages, ("json", "resource", "locale", "uuid"))
-    return await sandbox.examine(
-        [*toolset.command, *flags, "/.examination/probe.pyc"],
-        files={"probe.pyc": compiled(text)},
-        timeout=60,
-        warm=program if warm else None,
-        **options,
-    )
-
-
-def warm_pythons() -> list[int]:
-    """Return the warm Pythons below this process."""
-    return [each for each in processes(lambda arguments: b"warm_process" in arguments) if _is_below(each)]
-
-
-def _is_below(process: int) -> bool:
-    while process > 1 and process != os.getpid():
-        process = parent(process)
-    return process == os.getpid()
-
-
 async def warm_probe(sandbox: Sandbox, toolset: Toolset, **options: Any) -> dict[str, Any]:
     """Return what the probe sees in a warm Python, which the first examination starts."""
     async with asyncio.timeout(20):
@@ -148,13 +109,6 @@ async def warm_probe(sandbox: Sandbox, toolset: Toolset, **options: Any) -> dict
             said = json.loads(result.output)
             if said.pop("warm"):
                 return said
-
-
-def image_of(runtime: NamespaceRuntime, toolset: Toolset, variables: Mapping[str, str]) -> Image:
-    image = runtime.host_image()
-    return dataclasses.replace(
-        image, binds=(*image.binds, toolset.bind), environment={**image.environment, **variables}
-    )
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,9 @@ This process does it, a child of the launcher. It has no id in the sandbox's pid
 can signal it. For a frozen examination it kills them, through children that live for one system call, starts the
 program, and kills what is left when the program has ended or the server has closed its end of a pipe, the *lifeline*.
 
+A copy of a warm Python of the host's root does without this process in a frozen examination: it is in the sandbox, and
+becomes the program (``examining.program``).
+
 In a live one other processes go on, so it has to find those of the program: a copy, the *watcher*, has an id there and
 is the program's subreaper. The program's orphans become its children, and it ends every descendant of the program.
 
@@ -21,50 +24,27 @@ import os
 import select
 import signal
 import socket
-import stat
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from ors_containers.launcher.examining.examiners import examiners, hide_processes, show_processes
+from ors_containers.launcher.examining.examiners import examiners, show_processes
 from ors_containers.launcher.examining.packed_files import unpack
+from ors_containers.launcher.examining.program import Here, become, mount_files, root_is_closed
 from ors_containers.launcher.messages import Examine, Examining, Failed, Program, Response
 from ors_containers.launcher.privileges import (
-    default_signals,
     give_pipe,
-    join_groups,
-    lower,
     open_groups,
-    place,
     sealed_file,
 )
 from ors_containers.launcher.termination import ENDING_PATIENCE, join_processes, processes, signal_all, until_gone
 from ors_containers.linux import syscalls as system
-from ors_containers.linux.limits.kernel_limits import TERMINAL_OPTIONS
 from ors_containers.linux.programs.enter_program import REPORT_AT
-from ors_containers.linux.sandbox_paths import EXAMINATION
 
-__all__ = ["Here", "start_examination"]
+__all__ = ["start_examination"]
 
-#: Bytes an examination may write beside its files, in memory that its control group accounts for.
-_SCRATCH = 64 * 2**20
-_INODES = 16384
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
-_SEARCHABLE = 0o111
 _READY = b"ready"
-
-
-class Here(BaseException):
-    """Says that this process is the program's, which is not executed.
-
-    It is raised to the bottom of the stack. Above a launcher's frames, the program would have less depth for itself,
-    and its code could read the variables of these frames.
-    """
-
-    def __init__(self, program: Program) -> None:
-        super().__init__()
-        self.program = program
 
 
 class _Pipes(NamedTuple):
@@ -167,29 +147,14 @@ def _start(
     is_here: bool,
 ) -> _Program:
     """Mount the examination's files, and start the program as a child of this process."""
-    keep, user = message.keep_processes, message.program.user
-    system.unshare(system.CLONE_NEWNS)
-    system.mount("", "/", "", system.MS_REC | system.MS_PRIVATE)
-    size = _SCRATCH + sum(len(content) + 4096 for content in files.values())
-    group = examiners(user)
-    # The group's, and not the image's user's. An agent's program that a test starts is not in the group: it cannot list
-    # the folder, and opens in it what the test names to it (``graders.admission``).
-    access = (700, user.id, user.group) if group is None else (771, group, group)
-    options = "size={},nr_inodes={},mode={},uid={},gid={}".format(size, _INODES + len(files), *access)
-    system.mount("tmpfs", EXAMINATION, "tmpfs", system.MS_NOSUID | system.MS_NODEV, options)
-    # Its own terminals: an agent process has the user of the sandbox's terminals, and could forge the output of a
-    # program that writes to one.
-    system.mount("devpts", "/dev/pts", "devpts", system.MS_NOSUID | system.MS_NOEXEC, TERMINAL_OPTIONS)
-    if keep and message.shell:
+    if message.keep_processes and message.shell:
         _end_shell(message.shell)
-    _open_root()
-    if group is not None:
-        hide_processes(group)
+    mount_files(message.program.user, sum(map(len, files.values())), len(files))
     errors, error = os.pipe()
     child = os.fork()
     if child == 0:
         control.close()
-        _become(message.program, files, seccomp, groups, pipes, error, is_here)
+        _execute(message.program, files, seccomp, groups, pipes, error, is_here)
     for descriptor in (pipes.source, pipes.report, error):
         os.close(descriptor)
     return _Program(child, errors)
@@ -231,7 +196,7 @@ def _watch(message: Examine, program: _Program, pipes: _Pipes) -> NoReturn:
     code = os.waitstatus_to_exitcode(status or 0)
     if number := os.read(program.errors, 1):  # closed without one when the program was executed
         code = _not_executed(message.program, number[0], pipes.output)
-    if code != 0 and keep and _root_is_closed():
+    if code != 0 and keep and root_is_closed():
         code = -signal.SIGKILL  # an agent process closed it again; the result is that of a program that was killed
     os._exit(code if code >= 0 else 128 - code)
 
@@ -240,16 +205,6 @@ def _not_executed(program: Program, number: int, output: int) -> int:
     """Write why the program was not executed; return its exit status."""
     os.write(output, f"{program.arguments[0]}: {os.strerror(number)}\n".encode())
     return _NOT_FOUND if number in (errno.ENOENT, errno.ENOTDIR) else _NOT_EXECUTABLE
-
-
-def _root_is_closed() -> bool:
-    return os.stat("/").st_mode & _SEARCHABLE != _SEARCHABLE
-
-
-def _open_root() -> None:
-    """Let the program search the root directory, which an agent that owns it can make unsearchable."""
-    if _root_is_closed():
-        os.chmod("/", stat.S_IMODE(os.stat("/").st_mode) | _SEARCHABLE)
 
 
 def _end_shell(shell: int) -> None:
@@ -289,7 +244,7 @@ def _reaped_all() -> bool:
             return True
 
 
-def _become(
+def _execute(
     program: Program,
     files: Mapping[str, bytes],
     seccomp: bytes,
@@ -300,20 +255,8 @@ def _become(
 ) -> NoReturn:
     """Become the program. What it cannot execute is reported to ``error`` by one byte."""
     try:
-        join_groups(groups)
-        for pipe in (pipes.source, pipes.output):
-            give_pipe(pipe, program.user)
-        place([(error, REPORT_AT), (pipes.source, 0), (pipes.output, 1), (pipes.output, 2)])
+        become(program, files, seccomp, groups, (pipes.source, pipes.output), [(error, REPORT_AT)])
         os.set_inheritable(REPORT_AT, pipes.through != -1)
-        os.setsid()
-        lower(program, shielded=True, group=examiners(program.user))
-        system.end_with_parent()
-        for name, content in files.items():
-            path = Path(EXAMINATION, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        system.set_seccomp(seccomp)
-        default_signals()
     except OSError as failure:
         os.write(pipes.report, f"{failure.errno} {failure.strerror or failure}".encode())
         os._exit(70)

@@ -238,10 +238,13 @@ class Examine(NamedTuple):
 
 
 class ExamineHere(NamedTuple):
-    """Start an examination with a copy of this process, a warm Python. Descriptor: a socket with the ``Examine``.
+    """Start an examination with a copy of this process, a warm Python.
 
-    So only the copy reads that.
+    Descriptors: a socket with the ``Examine``, which so only the copy reads, a pidfd of process 1, and the pipe.
     """
+
+    #: No process but process 1 goes on: the copy becomes the program without another one that watches it.
+    is_frozen: bool
 
 
 class OpenFile(NamedTuple):
@@ -314,6 +317,8 @@ class Examining(NamedTuple):
 
     #: None if a process of the agent killed it as it started.
     process: int | None
+    #: It is the program itself: nothing ends it, and what it leaves, when the server closes the pipe.
+    is_program: bool = False
 
 
 class Opened(NamedTuple):

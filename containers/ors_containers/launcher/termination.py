@@ -17,8 +17,9 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+from ors_containers.launcher.examining.examiners import show_processes
 from ors_containers.launcher.messages import Done, EndCommand, EndProcesses
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.limits.proc_stat import ProcessStatus, process_status
@@ -93,8 +94,8 @@ def join_processes(process_1: int) -> None:
         raise OSError(errno.EPERM, "the sandbox's process ids were not joined")
 
 
-def until_gone(deadline: float) -> None:
-    """Wait until no process but process 1 is left, exiting processes and zombies included.
+def until_gone(deadline: float, kept: Collection[int] = (1,)) -> None:
+    """Wait until no process but process 1, or those of ``kept``, is left, exiting processes and zombies included.
 
     An agent can make an exit take minutes: the kernel looks for each of 40,000 locks of one file among all of them. So
     after ``_GONE_PATIENCE`` it suffices that every process is exiting and executes its program no longer. Raises
@@ -102,7 +103,7 @@ def until_gone(deadline: float) -> None:
     """
     pause = _PAUSE
     enough = time.monotonic() + _GONE_PATIENCE
-    while left := set(_process_ids()) - {1}:
+    while left := set(_process_ids()).difference(kept):
         now = time.monotonic()
         if now > enough and all(map(_is_exiting, left)):
             return
@@ -126,10 +127,16 @@ def _threads(process: int) -> Iterator[ProcessStatus]:
 
 
 def end_command(message: EndCommand, descriptors: list[int]) -> Done:
-    """End the processes of one command, all at once, as ``_signal_command`` says; or all, for ``everything``."""
+    """End the processes of one command, all at once, as ``_signal_command`` says.
+
+    All processes for ``everything``; for ``examination`` they are shown again as well.
+    """
     join_processes(descriptors[0])
-    if message.how == "everything":
+    if message.how in ("everything", "examination"):
         signal_all(signal.SIGKILL)
+        if message.how == "examination":
+            with contextlib.suppress(OSError):  # of an ordinary user's sandbox with one id, none were hidden
+                show_processes()
         until_gone(time.monotonic() + ENDING_PATIENCE)
         return Done()
     # While all are stopped, in one step, none can fork, and none can harm the child that reads their list.

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from ors_containers.launcher.examination import Here
+from ors_containers.launcher.examining.program import Here
 from ors_containers.launcher.examining.warm_python import CONTROL_AT, READY, REQUESTS_AT, SOURCES_AT
 from ors_containers.launcher.messages import Program
 from ors_containers.launcher.process import Launcher

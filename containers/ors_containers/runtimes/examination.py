@@ -7,16 +7,17 @@ ended and are left to the sandbox's own end.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ors_containers.errors import InvalidCommand, MachineOverloaded
-from ors_containers.launcher.client import OperationFailed
+from ors_containers.launcher.client import LauncherGone, OperationFailed
 from ors_containers.launcher.examining.packed_files import pack
 from ors_containers.launcher.messages import Done, EndCommand, Examine, Examining, WarmStart
 from ors_containers.runtimes.namespaces import Namespaces
@@ -120,7 +121,27 @@ async def run_examination(
     sink = HeadAndTail(limit)
 
     async def end_all() -> None:
-        await client.request(EndCommand(0, {}, "everything"), (container.process_1,), Done)
+        await client.request(EndCommand(0, {}, "examination"), (container.process_1,), Done)
+
+    def close_lifeline() -> None:
+        ours.remove(lifeline_here)
+        os.close(lifeline_here)
+
+    async def give_up() -> None:
+        # In this order: a program that is only starting ends by the one or by the other.
+        close_lifeline()
+        await end_all()
+
+    async def end(*, is_program: bool, has_ended: bool) -> None:
+        """Wait for the watcher, which ends the other processes first; where there is none, do so."""
+        if not is_program:
+            await asyncio.wait([ended], timeout=_END_PATIENCE)
+        elif has_ended and limits.has_processes():
+            with contextlib.suppress(OperationFailed):  # what does not end is reported by the next examination
+                await end_all()
+        if not ended.done() or (is_program and not has_ended):
+            await end_all()
+            await asyncio.wait([ended], timeout=_END_PATIENCE)
 
     # In another thread where it takes long: to reach one takes as long as to write what a grader needs.
     small = sum(map(len, files.values())) <= _SMALL
@@ -135,12 +156,17 @@ async def run_examination(
         on_start = limits.on_start()
         try:
             if not await on_start.wait(starting):
-                await end_all()
+                await give_up()
                 seconds = time.monotonic() - started
                 return CommandResult(TIMED_OUT_STATUS, b"", seconds, timed_out=True, waited=on_start.waited())
-            process = starting.result().process
+            process, is_program = starting.result()
         except MachineOverloaded:
-            await end_all()
+            await give_up()
+            raise
+        except asyncio.CancelledError:
+            if not request.keep_processes:
+                with contextlib.suppress(OperationFailed, LauncherGone, OSError):  # the caller learns the cancellation
+                    await _uncancelled(give_up())
             raise
         except OperationFailed:
             on_start.require_processors()
@@ -162,9 +188,9 @@ async def run_examination(
             timed_out = not ended.done()
         finally:
             # Also of a cancelled call.
-            os.close(lifeline_here)
-            ours.remove(lifeline_here)
-            await _wait_for_end(ended, end_all)
+            has_ended = ended.done()
+            close_lifeline()
+            await _uncancelled(end(is_program=is_program, has_ended=has_ended))
             collecting.close()
             client.forget(process)
         status = ended.result() if ended.done() else -signal.SIGKILL
@@ -184,16 +210,9 @@ async def run_examination(
             os.close(descriptor)
 
 
-async def _wait_for_end(ended: asyncio.Future[int], end_all: Callable[[], Awaitable[None]]) -> None:
-    """Wait for the watcher, which ends the other processes first; a cancellation takes effect after that."""
-
-    async def wait() -> None:
-        await asyncio.wait([ended], timeout=_END_PATIENCE)
-        if not ended.done():
-            await end_all()
-            await asyncio.wait([ended], timeout=_END_PATIENCE)
-
-    waiting = asyncio.create_task(wait())
+async def _uncancelled(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for work to its end; a cancellation takes effect after that."""
+    waiting = asyncio.create_task(work)
     cancelled = False
     while not waiting.done():
         try:

@@ -5,9 +5,9 @@ This process has done both. It sees the toolset where sandboxes see it, and besi
 first; so what a copy of it imports later is the toolset's in a sandbox, too.
 
 Invariants: it never reads a request, only its copies do, so no examination leaves anything to another. No copy has a
-path or a name of this machine. It is outside of every sandbox; its copies enter one as other examinations do, with the
-rights of these. One that has not said that it is ready, has ended, or was made for other files, is not used: then the
-program is executed.
+path or a name of this machine. It is outside of every sandbox but while it makes a copy for a frozen examination there
+(``visits``); the program has the rights of one that is executed. One that has not said that it is ready, has ended, or
+was made for other files, is not used: then the program is executed.
 """
 
 from __future__ import annotations
@@ -115,8 +115,10 @@ class WarmPythons:
         with sending, receiving:
             try:
                 socket.send_fds(sending, [message], [*descriptors, *groups], socket.MSG_DONTWAIT)
-                handed = [seal(identity, ExamineHere())]
-                socket.send_fds(running.requests, handed, [receiving.fileno()], socket.MSG_DONTWAIT)
+                process_1, _, _, _, lifeline = descriptors
+                passed = [receiving.fileno(), process_1, lifeline]
+                handed = [seal(identity, ExamineHere(is_frozen=not request.keep_processes))]
+                socket.send_fds(running.requests, handed, passed, socket.MSG_DONTWAIT)
             except OSError:  # it has ended, or its queue is full
                 return False
             finally:
