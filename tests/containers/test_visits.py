@@ -10,13 +10,14 @@ import json
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from ors_containers import EXAMINATION, Limits, Sandbox, SandboxDied, SandboxStopped
+from ors_containers import EXAMINATION, ExaminationFailed, Limits, Sandbox, SandboxDied, SandboxStopped
 from ors_containers.graders.portable_python import Toolset
+from ors_containers.linux.limits.cgroups import remove_group
 from ors_containers.runtimes import namespace_sandbox
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 from ors_containers.sandbox import TIMED_OUT_STATUS
@@ -67,6 +68,13 @@ async def names(sandbox: Sandbox) -> set[str]:
     return {line.removeprefix("is ") for line in lines if line.startswith("is ")}
 
 
+def signal_warm(number: signal.Signals) -> None:
+    found = warm_pythons()
+    assert found
+    for warm in found:
+        os.kill(warm, number)
+
+
 async def hides(sandbox: Sandbox) -> bool:
     """Return whether processes are hidden from one another."""
     shown = (await sandbox.run("grep ' /proc proc' /proc/mounts", timeout=5)).text
@@ -98,17 +106,24 @@ async def test_nothing_that_is_left_prevents_it(
             assert (result.exit_status, result.text) == (0, ALONE)
 
 
-async def test_what_it_leaves_is_ended_before_the_next_command(
-    prepared: Sandbox, toolset: Toolset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remove_group = namespace_sandbox.remove_group
+@pytest.fixture
+def leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """See that no process is left in the group of an examination, where what is left is killed when it is removed."""
     members: list[str] = []
 
     async def look_and_remove(directories: Sequence[str]) -> bool:
-        members.extend(Path(directory, "cgroup.procs").read_text() for directory in directories)
+        files = [Path(directory, "cgroup.procs") for directory in directories]
+        members.extend(file.read_text() for file in files if file.exists())  # none at the sandbox's own end
         return await remove_group(directories)
 
     monkeypatch.setattr(namespace_sandbox, "remove_group", look_and_remove)
+    yield
+    assert len(members) > 0
+    assert not any(members)
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+async def test_what_it_leaves_is_ended_before_the_next_command(prepared: Sandbox, toolset: Toolset) -> None:
     before = await names(prepared)
     for _ in range(3):
         result = await examine(prepared, toolset, PROGRAM, warm=True, input=LEAVING.encode())
@@ -116,9 +131,9 @@ async def test_what_it_leaves_is_ended_before_the_next_command(
         assert await names(prepared) == before
         assert not await hides(prepared)
         assert (await prepared.run("ls /.examination", timeout=5)).text == ""
-    assert not any(members)
 
 
+@pytest.mark.usefixtures("leaves_nothing")
 @pytest.mark.parametrize("leaving", ["", LEAVING])
 async def test_one_that_takes_too_long_is_ended(prepared: Sandbox, toolset: Toolset, leaving: str) -> None:
     before = await names(prepared)
@@ -129,23 +144,71 @@ async def test_one_that_takes_too_long_is_ended(prepared: Sandbox, toolset: Tool
     assert not await hides(prepared)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.0003, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.5])
-async def test_one_that_is_cancelled_is_ended(prepared: Sandbox, toolset: Toolset, seconds: float) -> None:
+@pytest.mark.usefixtures("leaves_nothing")
+async def test_one_that_is_cancelled_is_ended(prepared: Sandbox, toolset: Toolset) -> None:
+    """Whenever that is: before it is forked, as it starts, and later."""
     before = await names(prepared)
     given = f"{LEAVING}\ntime.sleep(1000)".encode()
-    running = asyncio.create_task(examine(prepared, toolset, PROGRAM, warm=True, input=given))
-    await asyncio.sleep(seconds)
-    running.cancel()
-    await asyncio.wait([running])
-    assert running.cancelled()
+    for pause in (*(n * 0.0003 for n in range(40)), 0.03, 0.3):
+        running = asyncio.create_task(examine(prepared, toolset, PROGRAM, warm=True, input=given))
+        await asyncio.sleep(pause)
+        running.cancel()
+        await asyncio.wait([running])
+        assert running.cancelled()
+        assert await names(prepared) == before
+    assert not await hides(prepared)
+
+
+async def test_a_cancellation_is_one_when_the_sandbox_ends(
+    runtime: NamespaceRuntime, toolset: Toolset, prepared: Sandbox
+) -> None:
+    for pause in (0.0, 0.0, 0.0005, 0.001, 0.002, 0.004):
+        async with runtime.sandbox(prepared.image) as sandbox:
+            running = asyncio.create_task(examine(sandbox, toolset, PROGRAM, warm=True, input=b"time.sleep(1000)"))
+            await asyncio.sleep(0.1)
+            stopping = asyncio.create_task(sandbox.stop())
+            await asyncio.sleep(pause)
+            if running.cancel():
+                await asyncio.wait([running])
+                assert running.cancelled()
+            await stopping
+
+
+async def test_the_end_of_the_warm_python_ends_no_program(prepared: Sandbox, toolset: Toolset) -> None:
+    before = await names(prepared)
+    given = f"{LEAVING}; open('/tmp/begun', 'w'); time.sleep(0.5); print('verdict'); sys.stdout.flush(); os._exit(3)"
+    running = asyncio.create_task(examine(prepared, toolset, PROGRAM, warm=True, input=given.encode()))
+    await asyncio.sleep(0.2)
+    signal_warm(signal.SIGKILL)
+    result = await running
+    assert (result.exit_status, result.text) == (3, f"{ALONE}verdict\n")
     assert await names(prepared) == before
     assert not await hides(prepared)
 
 
+async def test_one_whose_warm_python_ends_before_it_begins_fails(prepared: Sandbox, toolset: Toolset) -> None:
+    signal_warm(signal.SIGSTOP)
+    running = asyncio.create_task(examine(prepared, toolset, PROGRAM, warm=True))
+    await asyncio.sleep(0.1)
+    signal_warm(signal.SIGKILL)
+    with pytest.raises(ExaminationFailed, match="the process that examines has ended"):
+        await running
+    assert (await examine(prepared, toolset, PROGRAM, warm=True)).exit_status == 0
+
+
+async def test_a_module_with_a_thread_is_no_obstacle(prepared: Sandbox, toolset: Toolset) -> None:
+    """The kernel lets no process with threads return to its own mounts: its copies enter in the other way."""
+    text = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n" + PROGRAM
+    await start_warm(prepared, toolset, text)
+    for _ in range(3):
+        result = await examine(prepared, toolset, text, warm=True, input=LEAVING.encode())
+        assert (result.exit_status, result.text) == (0, ALONE)
+        assert not await hides(prepared)
+
+
 async def test_one_that_was_given_up_never_begins(prepared: Sandbox, toolset: Toolset) -> None:
     """However late it is forked, and the sandbox may be in use again then."""
-    (warm,) = warm_pythons()
-    os.kill(warm, signal.SIGSTOP)
+    signal_warm(signal.SIGSTOP)
     try:
         running = asyncio.create_task(examine(prepared, toolset, PROGRAM, warm=True, input=b"time.sleep(1000)"))
         await asyncio.sleep(0.1)
@@ -154,7 +217,7 @@ async def test_one_that_was_given_up_never_begins(prepared: Sandbox, toolset: To
         await prepared.run("sleep 1000 &", timeout=10)
         before = await names(prepared)
     finally:
-        os.kill(warm, signal.SIGCONT)
+        signal_warm(signal.SIGCONT)
     await examine(prepared, toolset, PROGRAM, warm=True, keep_processes=True)  # it is forked after the other
     assert await names(prepared) == before >= {"sleep"}
 
@@ -172,6 +235,7 @@ async def test_one_that_was_given_up_never_begins(prepared: Sandbox, toolset: To
         (f"{LEAVING}; os.fork() and os._exit(5); time.sleep(1000)", 5),
     ],
 )
+@pytest.mark.usefixtures("leaves_nothing")
 async def test_its_end_is_the_examinations(prepared: Sandbox, toolset: Toolset, given: str, status: int) -> None:
     before = await names(prepared)
     result = await examine(prepared, toolset, PROGRAM, warm=True, input=given.encode())
@@ -197,6 +261,8 @@ while True:
             try:
                 if content(process, name) != own[name]:
                     seen.write(f"{name} ".encode())
+                if b"launcher" in content(process, "cmdline"):
+                    seen.write(b"cmdline ")
             except OSError:
                 break
 """
@@ -243,8 +309,8 @@ def state_of(process: int) -> dict[str, object]:
 async def test_sandboxes_that_end_do_it_no_harm(runtime: NamespaceRuntime, toolset: Toolset) -> None:
     """The warm Python is back in its own namespaces, whether a sandbox ended before, during or after."""
     image = image_of(runtime, toolset, {})
-    (warm,) = warm_pythons()
-    before = state_of(warm)
+    before = {warm: state_of(warm) for warm in warm_pythons()}
+    assert before
     for pause in (0.0, 0.001, 0.003, 0.01, 0.03, 0.1):
         sandbox = runtime.sandbox(image)
         await sandbox.start()
@@ -254,12 +320,12 @@ async def test_sandboxes_that_end_do_it_no_harm(runtime: NamespaceRuntime, tools
         with pytest.raises(SandboxStopped):
             await running
     async with runtime.sandbox(image) as sandbox:
-        await sandbox.run("sleep 1234.5 &", timeout=5)
+        await sandbox.run('sleep 1234.5 & until [ "$(cat /proc/$!/comm)" = sleep ]; do :; done', timeout=5)
         (inside,) = processes(lambda arguments: arguments == b"sleep\0" + b"1234.5\0")
         os.kill(min(each for each in processes(bool) if namespace(each) == namespace(inside)), signal.SIGKILL)
         with pytest.raises(SandboxDied):
             await examine(sandbox, toolset, PROGRAM, warm=True)
-    assert state_of(warm) == before
+    assert {warm: state_of(warm) for warm in before} == before
 
 
 @pytest.mark.usefixtures("prepared")

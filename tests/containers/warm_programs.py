@@ -53,7 +53,7 @@ async def start_warm(sandbox: Sandbox, toolset: Toolset, text: str) -> None:
 
 def warm_pythons() -> list[int]:
     """Return the warm Pythons below this process."""
-    return [each for each in processes(lambda arguments: b"warm_process" in arguments) if _is_below(each)]
+    return [each for each in processes(lambda name: name == b"warm-python\n", "comm") if _is_below(each)]
 
 
 def _is_below(process: int) -> bool:

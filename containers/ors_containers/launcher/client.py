@@ -128,7 +128,12 @@ class LauncherClient:
         # Duplicates, so that the caller may close its own before they are sent.
         self._outgoing.append((data, [os.dup(descriptor) for descriptor in descriptors]))
         self._flush()
-        found = await future
+        try:
+            found = await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._forget_process(future.result())
+            raise
         if not isinstance(found, response):
             raise OperationFailed(errno.EPROTO, f"the launcher responded with {type(found).__name__}")
         return found
@@ -219,6 +224,10 @@ class LauncherClient:
     def forget(self, process: int) -> None:
         """Drop the exit of ``process``, which no caller waits for any longer."""
         self._exits.pop(process, None)
+
+    def _forget_process(self, response: Response) -> None:
+        if isinstance(response, (Started, Entered, Examining)) and response.process is not None:
+            self.forget(response.process)
 
     def _lost(self) -> None:
         if self._socket is None:

@@ -10,6 +10,7 @@ import socket
 import stat
 from collections.abc import Iterable, Mapping
 
+from ors_containers.launcher.examining.examiners import examiners, show_processes
 from ors_containers.launcher.messages import Enter, Entered, Failed, PackedProgram, Program
 from ors_containers.launcher.privileges import (
     default_signals,
@@ -69,6 +70,8 @@ def enter_sandbox(
         give_pipe(pipe, program.user, process_1)
     system.refuse_inspection()
     system.setns(process_1, system.ALL_NAMESPACES)
+    if message.show_processes and examiners(program.user) is not None:
+        show_processes()
     bounded = True
     if kernel != -1:
         if not program.user.one_id:

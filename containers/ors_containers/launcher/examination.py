@@ -88,6 +88,8 @@ def start_examination(
     join_processes(process_1)
     if not message.keep_processes:
         signal_all(signal.SIGKILL)
+        if examiners(message.program.user) is not None:
+            show_processes()
         until_gone(time.monotonic() + ENDING_PATIENCE)
         started = _start(message, files, seccomp, groups, pipes, control, is_here)
         response = _response(message, reports, os.getpid(), started.process)
@@ -256,6 +258,7 @@ def _execute(
     """Become the program. What it cannot execute is reported to ``error`` by one byte."""
     try:
         become(program, files, seccomp, groups, (pipes.source, pipes.output), [(error, REPORT_AT)])
+        system.end_with_parent()
         os.set_inheritable(REPORT_AT, pipes.through != -1)
     except OSError as failure:
         os.write(pipes.report, f"{failure.errno} {failure.strerror or failure}".encode())

@@ -193,6 +193,8 @@ class Enter(NamedTuple):
     script: bool = False
     #: The last descriptor is a file with a ``PackedProgram`` as JSON instead, and the program gets no number for it.
     packed: bool = False
+    #: An examination has hidden the sandbox's processes from one another, and they are shown again.
+    show_processes: bool = False
     #: The very last descriptor is a socket, which gets that of ``seccomp.recording_filter``, or why there is none.
     record: bool = False
 
@@ -240,10 +242,10 @@ class Examine(NamedTuple):
 class ExamineHere(NamedTuple):
     """Start an examination with a copy of this process, a warm Python.
 
-    Descriptors: a socket with the ``Examine``, which so only the copy reads, a pidfd of process 1, and the pipe.
+    Descriptors: a socket with the ``Examine``, which so only the copy reads, and a pidfd of process 1.
     """
 
-    #: No process but process 1 goes on: the copy becomes the program without another one that watches it.
+    #: No process but process 1 goes on: the copy may become the program, without another one that watches it.
     is_frozen: bool
 
 

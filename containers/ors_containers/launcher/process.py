@@ -35,8 +35,8 @@ from ors_containers.launcher.bubblewrap import start_bubblewrap
 from ors_containers.launcher.container import start_container
 from ors_containers.launcher.enter import enter_sandbox
 from ors_containers.launcher.examination import start_examination
-from ors_containers.launcher.examining.program import Here, examine_inside, is_closed
-from ors_containers.launcher.examining.visits import Visits
+from ors_containers.launcher.examining.program import Here, examine_inside
+from ors_containers.launcher.examining.visits import visits
 from ors_containers.launcher.examining.warm_python import WarmPythons
 from ors_containers.launcher.file_operations import open_file, rename_file, stat_file
 from ors_containers.launcher.messages import (
@@ -104,9 +104,7 @@ class Launcher:
         """``is_warm``: programs of examinations are not executed, but ``serve`` raises ``Here`` in their processes."""
         self._control = control
         self._warm = None if is_warm else WarmPythons(control, machine)
-        self._visits = Visits() if is_warm else None
-        #: Children that are in a sandbox, where nothing watches them: process id → pidfd of its process 1, lifeline.
-        self._visiting: dict[int, tuple[int, int]] = {}
+        self._visits = visits() if is_warm else None
         #: The socket of requests, and the one on which those of ``_OUTSIDE`` are forwarded.
         self._requests = requests or control
         self._outside: socket.socket | None = None
@@ -200,11 +198,9 @@ class Launcher:
         try:
             request = read_request(envelope)  # before the fork: a child would copy every page that this touches
             if self._visits is not None and isinstance(request, ExamineHere) and request.is_frozen:
-                _, process_1, lifeline = descriptors
-                child = self._visits.fork(process_1)
-                if child != 0:
-                    self._visiting[child] = process_1, lifeline
-                    del descriptors[1:]
+                if len(descriptors) != 2:
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                child = self._visits.fork(descriptors[1])
             elif not self._is_taken(envelope.id, request, descriptors):
                 child = os.fork()
         except InvalidRecord as error:
@@ -273,8 +269,6 @@ class Launcher:
         code = os.waitstatus_to_exitcode(status)
         for unanswered in self._warm.ended(process, code) if self._warm is not None else ():
             self._send(unanswered, Failed(errno.EIO, "the process that examines has ended"))
-        if process in self._visiting:
-            self._leave(*self._visiting.pop(process))
         if process in self._examining:
             self._send(self._examining.pop(process), Exited(process, code))
             return
@@ -283,18 +277,6 @@ class Launcher:
             self._send(0, Exited(process, code))
         elif code != 0:
             self._send(request, Failed(errno.EIO, f"the launcher's child ended with {code}"))
-
-    def _leave(self, process_1: int, lifeline: int) -> None:
-        """Show the processes of a sandbox again whose examination has ended.
-
-        Once the server has closed the lifeline it does so itself: the sandbox may be in use again.
-        """
-        assert self._visits is not None
-        with contextlib.suppress(OSError):  # the sandbox has ended
-            if not is_closed(lifeline):
-                self._visits.show_processes(process_1)
-        os.close(process_1)
-        os.close(lifeline)
 
     def _start(self, message: StartBubblewrap | StartApptainer | StartContainer, descriptors: list[int]) -> NoReturn:
         """Become bwrap, Apptainer or a container's monitor. Errors are written to the second descriptor."""
@@ -320,7 +302,7 @@ class Launcher:
             data, opened = receive(connection, MESSAGE_SIZE, _MOST_DESCRIPTORS)
         request = read_request(open_envelope(data))
         assert isinstance(request, Examine)
-        if message.is_frozen:
+        if message.is_frozen and self._visits is not None:
             examine_inside(request, opened, self._filter, self._send_own_id)
         return self._examine(request, opened, is_here=True)
 

@@ -129,13 +129,13 @@ def _threads(process: int) -> Iterator[ProcessStatus]:
 def end_command(message: EndCommand, descriptors: list[int]) -> Done:
     """End the processes of one command, all at once, as ``_signal_command`` says.
 
-    All processes for ``everything``; for ``examination`` they are shown again as well.
+    All processes for ``everything``, and for ``examination``, whose processes are not seen until they are shown.
     """
     join_processes(descriptors[0])
     if message.how in ("everything", "examination"):
         signal_all(signal.SIGKILL)
         if message.how == "examination":
-            with contextlib.suppress(OSError):  # of an ordinary user's sandbox with one id, none were hidden
+            with contextlib.suppress(OSError):  # of an ordinary user's sandbox with one id, none are hidden
                 show_processes()
         until_gone(time.monotonic() + ENDING_PATIENCE)
         return Done()

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from ors_containers.launcher.examining.program import Here
-from ors_containers.launcher.examining.warm_python import CONTROL_AT, READY, REQUESTS_AT, SOURCES_AT
+from ors_containers.launcher.examining.warm_python import CONTROL_AT, NAME, READY, REQUESTS_AT, SOURCES_AT
 from ors_containers.launcher.messages import Program
 from ors_containers.launcher.process import Launcher
 from ors_containers.linux import syscalls as system
@@ -56,6 +56,9 @@ def main(arguments: Sequence[str]) -> Callable[[], int] | None:
     control, requests = (socket.socket(fileno=number) for number in (CONTROL_AT, REQUESTS_AT))
     for connection in (control, requests):
         connection.set_inheritable(False)
+    # A copy may be in a sandbox from its first instruction on, where any process may read its arguments.
+    system.refuse_inspection()
+    system.set_name(NAME)
     launcher = Launcher(control, machine, requests=requests, is_warm=True)
     # A program is to find none of this package. To look for them in each copy would copy a page for each module's name.
     _hidden.extend(sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == _PACKAGE)

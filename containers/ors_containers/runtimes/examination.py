@@ -7,7 +7,6 @@ ended and are left to the sandbox's own end.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import os
 import signal
@@ -117,32 +116,8 @@ async def run_examination(
     During a live one, processes of the agent may stop the processes that start and watch it; then this ends them all.
     """
     client = container.client
-    started = time.monotonic()
+    begun = time.monotonic()
     sink = HeadAndTail(limit)
-
-    async def end_all() -> None:
-        await client.request(EndCommand(0, {}, "examination"), (container.process_1,), Done)
-
-    def close_lifeline() -> None:
-        ours.remove(lifeline_here)
-        os.close(lifeline_here)
-
-    async def give_up() -> None:
-        # In this order: a program that is only starting ends by the one or by the other.
-        close_lifeline()
-        await end_all()
-
-    async def end(*, is_program: bool, has_ended: bool) -> None:
-        """Wait for the watcher, which ends the other processes first; where there is none, do so."""
-        if not is_program:
-            await asyncio.wait([ended], timeout=_END_PATIENCE)
-        elif has_ended and limits.has_processes():
-            with contextlib.suppress(OperationFailed):  # what does not end is reported by the next examination
-                await end_all()
-        if not ended.done() or (is_program and not has_ended):
-            await end_all()
-            await asyncio.wait([ended], timeout=_END_PATIENCE)
-
     # In another thread where it takes long: to reach one takes as long as to write what a grader needs.
     small = sum(map(len, files.values())) <= _SMALL
     packed = pack(files) if small else await asyncio.to_thread(pack, files)
@@ -150,34 +125,25 @@ async def run_examination(
     reading, output = _private_output() if is_private else os.pipe()
     lifeline, lifeline_here = os.pipe()
     ours, theirs = [sending, reading, lifeline_here], [packed, source, output, lifeline]
+
+    def close_lifeline() -> None:
+        ours.remove(lifeline_here)
+        os.close(lifeline_here)
+
     feeding: asyncio.Task[None] | None = None
     try:
-        starting = asyncio.ensure_future(client.request(request, (container.process_1, *theirs), Examining))
         on_start = limits.on_start()
         try:
-            if not await on_start.wait(starting):
-                await give_up()
-                seconds = time.monotonic() - started
-                return CommandResult(TIMED_OUT_STATUS, b"", seconds, timed_out=True, waited=on_start.waited())
-            process, is_program = starting.result()
-        except MachineOverloaded:
-            await give_up()
-            raise
-        except asyncio.CancelledError:
-            if not request.keep_processes:
-                with contextlib.suppress(OperationFailed, LauncherGone, OSError):  # the caller learns the cancellation
-                    await _uncancelled(give_up())
-            raise
-        except OperationFailed:
-            on_start.require_processors()
-            raise
+            started = await _start(container, request, theirs, on_start, close_lifeline)
         finally:
-            starting.cancel()
             for descriptor in theirs:
                 os.close(descriptor)
-        if process is None:  # killed by the agent
-            return CommandResult(128 + signal.SIGKILL, b"", time.monotonic() - started)
-        ended = client.exit_of(process)
+        if started is None:
+            seconds = time.monotonic() - begun
+            return CommandResult(TIMED_OUT_STATUS, b"", seconds, timed_out=True, waited=on_start.waited())
+        if started.process is None:  # killed by the agent
+            return CommandResult(128 + signal.SIGKILL, b"", time.monotonic() - begun)
+        ended = client.exit_of(started.process)
         feeding = asyncio.create_task(_feed(sending, input))
         ours.remove(sending)  # `_feed` closes it
         collecting = _Collector(reading, sink)
@@ -188,16 +154,20 @@ async def run_examination(
             timed_out = not ended.done()
         finally:
             # Also of a cancelled call.
-            has_ended = ended.done()
             close_lifeline()
-            await _uncancelled(end(is_program=is_program, has_ended=has_ended))
-            collecting.close()
-            client.forget(process)
+            try:
+                ending = _end_watched(container, ended) if not started.is_program else _end(container, ended, limits)
+                problem = await _uncancelled(ending)
+            finally:
+                collecting.close()
+                client.forget(started.process)
+        if problem is not None:
+            raise problem
         status = ended.result() if ended.done() else -signal.SIGKILL
         return CommandResult(
             exit_status=TIMED_OUT_STATUS if timed_out else status if status >= 0 else 128 - status,
             output=sink.content(),
-            seconds=time.monotonic() - started,
+            seconds=time.monotonic() - begun,
             timed_out=timed_out,
             truncated=sink.omitted > 0,
             waited=on_start.waited() + on_program.waited(),
@@ -210,17 +180,88 @@ async def run_examination(
             os.close(descriptor)
 
 
-async def _uncancelled(work: Coroutine[Any, Any, None]) -> None:
-    """Wait for work to its end; a cancellation takes effect after that."""
+async def _start(
+    container: Namespaces,
+    request: Examine,
+    descriptors: Sequence[int],
+    limit: TimeLimit,
+    close_lifeline: Callable[[], None],
+) -> Examining | None:
+    """Start the program; return None if it did not start in time.
+
+    Then, and after an error, no process of the examination is left. Of a live one that is cancelled or fails, only its
+    own processes are ended.
+    """
+    client = container.client
+    container.hides_processes = True
+    starting = asyncio.ensure_future(client.request(request, (container.process_1, *descriptors), Examining))
+    started: Examining | None = None
+    problem: Exception | None = None
+    ends_all = True
+    try:
+        if await limit.wait(starting):
+            started = starting.result()
+    except (OperationFailed, LauncherGone, MachineOverloaded, asyncio.CancelledError) as error:
+        ends_all = isinstance(error, MachineOverloaded) or not request.keep_processes
+        if isinstance(error, OperationFailed):
+            limit.require_processors()
+        raise
+    finally:
+        if started is None:
+            starting.cancel()
+            # In this order: what is only starting ends by the one or by the other.
+            close_lifeline()
+            if ends_all:
+                problem = await _uncancelled(_end_all(container))
+            if starting.done() and not starting.cancelled() and starting.exception() is None:
+                client.forget(starting.result().process or 0)
+    if problem is not None:
+        raise problem
+    return started
+
+
+async def _end_all(container: Namespaces) -> Exception | None:
+    """End the processes of a sandbox; return why that failed."""
+    try:
+        await container.client.request(EndCommand(0, {}, "examination"), (container.process_1,), Done)
+    except (OperationFailed, LauncherGone, OSError) as error:
+        return error
+    return None
+
+
+async def _end(container: Namespaces, ended: asyncio.Future[int], limits: ExaminationLimits) -> Exception | None:
+    """End a program that nothing watches, and what it leaves; return why that failed."""
+    if ended.done():
+        if limits.has_processes():
+            await _end_all(container)  # what does not end is reported by the next examination
+        return None
+    problem = await _end_all(container)
+    await asyncio.wait([ended], timeout=_END_PATIENCE)
+    return problem
+
+
+async def _end_watched(container: Namespaces, ended: asyncio.Future[int]) -> Exception | None:
+    """Wait for the watcher, which ends the other processes first; end all, if it does not; return why that failed."""
+    await asyncio.wait([ended], timeout=_END_PATIENCE)
+    if ended.done():
+        return None
+    problem = await _end_all(container)
+    await asyncio.wait([ended], timeout=_END_PATIENCE)
+    return problem
+
+
+async def _uncancelled(work: Coroutine[Any, Any, Exception | None]) -> Exception | None:
+    """Return what work returns; a cancellation takes effect after that."""
     waiting = asyncio.create_task(work)
     cancelled = False
     while not waiting.done():
         try:
-            await asyncio.shield(waiting)
+            await asyncio.wait([waiting])
         except asyncio.CancelledError:
             cancelled = True
     if cancelled:
         raise asyncio.CancelledError
+    return waiting.result()
 
 
 async def _feed(descriptor: int, content: bytes) -> None:

@@ -64,6 +64,8 @@ class Namespaces:
         #: The file with the processes of its control group, where it has one, and the id of its shell.
         self.members: str | None = None
         self.shell_process = 0
+        #: An examination has hidden its processes from one another: the next shell shows them.
+        self.hides_processes = False
         #: The directory of a container's files, which the owner of this object frees; -1 without one.
         self.disk = -1
         #: A container's answers to name lookups, which the owner of this object closes.

@@ -52,14 +52,15 @@ class ContainerShellHost:
         )
         entry = self.container.process_1 if gate is None else gate.fileno()
         try:
-            entered = await client.request(
-                Enter(program, self.group_files, gate is not None, list(at)), (entry, *descriptors), Entered
-            )
+            hidden = self.container.hides_processes
+            request = Enter(program, self.group_files, gate is not None, list(at), show_processes=hidden)
+            entered = await client.request(request, (entry, *descriptors), Entered)
         except OperationFailed as error:
             await self.require_alive()
             raise ShellFailed(f"No shell can be started in sandbox {self.sandbox}: {error}") from error
         self.runtime.ipc_bounded &= entered.ipc_bounded
         self.container.shell_process = entered.process
+        self.container.hides_processes = False
         exited = client.exit_of(entered.process)
         exited.add_done_callback(lambda _: client.forget(entered.process))
         return _ShellProcess(entered.inner, exited)

@@ -13,6 +13,8 @@ the set-group-id bit is executed with the bit's rights (``no_new_privs``).
 
 from __future__ import annotations
 
+import os
+
 from ors_containers.launcher.messages import User
 from ors_containers.linux import syscalls as system
 
@@ -39,5 +41,9 @@ def hide_processes(group: int) -> None:
 
 
 def show_processes() -> None:
-    """Undo ``hide_processes``."""
-    system.mount("", "/proc", "", _PROC_FLAGS, "hidepid=0,gid=0")
+    """Undo ``hide_processes``; the flags of the mount stay as they are.
+
+    Who has only the rights of a sandbox's root does not see a copy of a process of the host while they are hidden.
+    """
+    flags = os.statvfs("/proc").f_flag & (system.MS_NOSUID | system.MS_NODEV | system.MS_NOEXEC)
+    system.mount("", "/proc", "", system.MS_REMOUNT | flags, "hidepid=0,gid=0")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ors_containers.launcher.examining.examiners import examiners, hide_processes
+from ors_containers.launcher.examining.examiners import examiners, hide_processes, show_processes
 from ors_containers.launcher.messages import Examine, Program, User
 from ors_containers.launcher.privileges import default_signals, give_pipe, join_groups, lower, place
 from ors_containers.launcher.termination import ENDING_PATIENCE, until_gone
@@ -25,7 +25,7 @@ from ors_containers.linux import syscalls as system
 from ors_containers.linux.limits.kernel_limits import TERMINAL_OPTIONS
 from ors_containers.linux.sandbox_paths import EXAMINATION
 
-__all__ = ["Here", "become", "examine_inside", "is_closed", "mount_files", "root_is_closed"]
+__all__ = ["Here", "become", "examine_inside", "mount_files", "root_is_closed"]
 
 #: Bytes an examination may write beside its files, in memory that its control group accounts for.
 _SCRATCH = 64 * 2**20
@@ -50,15 +50,15 @@ def examine_inside(
 ) -> NoReturn:
     """Be the program of a frozen examination, in a copy of a warm Python that is in the sandbox (``visits``).
 
-    It ends the sandbox's other processes. ``started`` is called just before it raises ``Here``. Raises ``OSError``.
+    It ends the sandbox's other processes, and does not end with its parent: the launcher would report its end then.
+    ``started`` is called just before it raises ``Here``. Raises ``OSError``.
     """
     if os.getppid() != 0:  # of the sandbox's processes only those whose parent is outside have none
         raise OSError(errno.EPERM, "the sandbox's process ids were not joined")
-    system.refuse_inspection()
     program = message.program
     process_1, _, source, output, lifeline, *groups = descriptors
     # From here on it is ended with all others: the server does that after it has closed the lifeline.
-    if is_closed(lifeline):
+    if _is_closed(lifeline):
         raise OSError(errno.ECANCELED, "the server has given the examination up")
     for pipe in (source, output):
         give_pipe(pipe, program.user, process_1)
@@ -66,6 +66,7 @@ def examine_inside(
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
     system.setns(process_1, system.ALL_NAMESPACES)
+    show_processes()
     until_gone(time.monotonic() + ENDING_PATIENCE, {1, os.getpid()})
     mount_files(program.user, 0, 0)
     become(program, {}, seccomp, groups, (source, output))
@@ -73,8 +74,7 @@ def examine_inside(
     raise Here(program)
 
 
-def is_closed(lifeline: int) -> bool:
-    """Return whether the server has closed its end of an examination's pipe."""
+def _is_closed(lifeline: int) -> bool:
     poll = select.poll()
     poll.register(lifeline, 0)
     return bool(poll.poll(0))
@@ -128,7 +128,6 @@ def become(
     place([(source, 0), (output, 1), (output, 2), *others])
     os.setsid()
     lower(program, shielded=True, group=examiners(program.user))
-    system.end_with_parent()
     for name, content in files.items():
         path = Path(EXAMINATION, name)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,7 @@ from ors_containers.launcher.privileges import open_groups, place
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.sandbox_paths import EXAMINATION
 
-__all__ = ["CONTROL_AT", "READY", "REQUESTS_AT", "SOURCES_AT", "WarmPythons"]
+__all__ = ["CONTROL_AT", "NAME", "READY", "REQUESTS_AT", "SOURCES_AT", "WarmPythons"]
 
 #: Examinations of one process: its copies have one seed of hashes and one layout of memory.
 _MOST = 500
@@ -34,6 +34,8 @@ _KINDS = 6
 #: Seconds without an examination after which one gives way to another kind: more kinds would end each other's at once.
 _REST = 60.0
 READY = b"ready"
+#: Of the process, and of the machine that it sees: a copy must not have the host's.
+NAME = "warm-python"
 #: Descriptors of the new process.
 CONTROL_AT, REQUESTS_AT = 3, 4
 #: Where it finds the modules of this package.
@@ -44,8 +46,6 @@ _SCRIPT = (
     f"import os, sys; sys.path.append({SOURCES_AT!r}); from ors_containers.launcher.warm_process import main; "
     "program = main(sys.argv[1:]); program and os._exit(program())"
 )
-#: The name of its machine: a copy must not have the host's.
-_NAME = "warm"
 #: A mount point that each machine has, for the root of the new process. In a mount namespace of its own.
 _STAGE = "/sys"
 _SIZE = "size=64m,mode=755"
@@ -115,10 +115,8 @@ class WarmPythons:
         with sending, receiving:
             try:
                 socket.send_fds(sending, [message], [*descriptors, *groups], socket.MSG_DONTWAIT)
-                process_1, _, _, _, lifeline = descriptors
-                passed = [receiving.fileno(), process_1, lifeline]
                 handed = [seal(identity, ExamineHere(is_frozen=not request.keep_processes))]
-                socket.send_fds(running.requests, handed, passed, socket.MSG_DONTWAIT)
+                socket.send_fds(running.requests, handed, [receiving.fileno(), descriptors[0]], socket.MSG_DONTWAIT)
             except OSError:  # it has ended, or its queue is full
                 return False
             finally:
@@ -170,7 +168,7 @@ def _become(
     request: Examine, warm: WarmStart, files: Mapping[str, bytes], sockets: tuple[int, int], machine: str
 ) -> NoReturn:
     system.unshare(system.CLONE_NEWNS | system.CLONE_NEWUTS)
-    socket.sethostname(_NAME)
+    socket.sethostname(NAME)
     system.mount("", "/", "", system.MS_REC | system.MS_PRIVATE)
     system.mount("tmpfs", _STAGE, "tmpfs", system.MS_NOSUID | system.MS_NODEV, _SIZE)
     for source, target in ((warm.folder, warm.at), (_SOURCES, SOURCES_AT), ("/proc", "/proc")):
