@@ -10,7 +10,7 @@ import socket
 import stat
 from collections.abc import Iterable, Mapping
 
-from ors_containers.launcher.examining.examiners import examiners, show_processes
+from ors_containers.launcher.examining.examiners import examiners
 from ors_containers.launcher.messages import Enter, Entered, Failed, PackedProgram, Program
 from ors_containers.launcher.privileges import (
     default_signals,
@@ -25,6 +25,7 @@ from ors_containers.launcher.privileges import (
 from ors_containers.launcher.records import from_json
 from ors_containers.linux import kernel_files
 from ors_containers.linux import syscalls as system
+from ors_containers.linux.confinement.hidden_processes import show_processes
 from ors_containers.linux.confinement.proc_masks import mask
 from ors_containers.linux.confinement.seccomp import recording_filter
 from ors_containers.linux.fd_passing import receive

@@ -19,9 +19,9 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from ors_containers.launcher.examining.examiners import show_processes
 from ors_containers.launcher.messages import Done, EndCommand, EndProcesses
 from ors_containers.linux import syscalls as system
+from ors_containers.linux.confinement.hidden_processes import show_processes
 from ors_containers.linux.limits.proc_stat import ProcessStatus, process_status
 from ors_containers.linux.programs.machine_code_children import signal_all_by_child
 

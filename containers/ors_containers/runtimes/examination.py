@@ -209,7 +209,7 @@ async def _start(
     finally:
         if started is None:
             starting.cancel()
-            # In this order: what is only starting ends by the one or by the other.
+            # In this order: what is only starting finds the lifeline closed, or is killed.
             close_lifeline()
             if ends_all:
                 problem = await _uncancelled(_end_all(container))

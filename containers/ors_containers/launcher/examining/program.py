@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ors_containers.launcher.examining.examiners import examiners, hide_processes, show_processes
+from ors_containers.launcher.examining.examiners import examiners
 from ors_containers.launcher.messages import Examine, Program, User
 from ors_containers.launcher.privileges import default_signals, give_pipe, join_groups, lower, place
 from ors_containers.launcher.termination import ENDING_PATIENCE, until_gone
 from ors_containers.linux import syscalls as system
+from ors_containers.linux.confinement.hidden_processes import hide_processes, show_processes
 from ors_containers.linux.limits.kernel_limits import TERMINAL_OPTIONS
 from ors_containers.linux.sandbox_paths import EXAMINATION
 
