@@ -32,11 +32,7 @@ from ors_containers.launcher.examining.examiners import examiners
 from ors_containers.launcher.examining.packed_files import unpack
 from ors_containers.launcher.examining.program import Here, become, mount_files, root_is_closed
 from ors_containers.launcher.messages import Examine, Examining, Failed, Program, Response
-from ors_containers.launcher.privileges import (
-    give_pipe,
-    open_groups,
-    sealed_file,
-)
+from ors_containers.launcher.privileges import give_pipe, open_groups, sealed_file
 from ors_containers.launcher.termination import ENDING_PATIENCE, join_processes, processes, signal_all, until_gone
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.confinement.hidden_processes import show_processes

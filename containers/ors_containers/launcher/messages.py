@@ -193,10 +193,10 @@ class Enter(NamedTuple):
     script: bool = False
     #: The last descriptor is a file with a ``PackedProgram`` as JSON instead, and the program gets no number for it.
     packed: bool = False
-    #: An examination has hidden the sandbox's processes from one another, and they are shown again.
-    show_processes: bool = False
     #: The very last descriptor is a socket, which gets that of ``seccomp.recording_filter``, or why there is none.
     record: bool = False
+    #: An examination has hidden the sandbox's processes from one another, and they are shown again.
+    show_processes: bool = False
 
 
 class PackedProgram(NamedTuple):
@@ -272,11 +272,12 @@ class StatFile(NamedTuple):
 
 
 class EndCommand(NamedTuple):
-    """End processes, as ``ShellHost.end_command`` says. Descriptor: a pidfd of process 1."""
+    """End processes. Descriptor: a pidfd of process 1."""
 
     shell: int
     #: Start time by process id, which is a string since it is a key in JSON.
     keep_pids: dict[str, int]
+    #: As ``ShellHost.end_command`` says, or ``examination``.
     how: str
 
 
