@@ -132,7 +132,7 @@ class LauncherClient:
             found = await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                self._forget_process(future.result())
+                self.forget(_process_of(future.result()))
             raise
         if not isinstance(found, response):
             raise OperationFailed(errno.EPROTO, f"the launcher responded with {type(found).__name__}")
@@ -217,17 +217,14 @@ class LauncherClient:
             if isinstance(response, Opened):
                 response = Opened(descriptors[0], response.size)
             # The launcher responds with a process before it sends the process's `Exited`.
-            elif isinstance(response, (Started, Entered, Examining)) and response.process is not None:
-                self._exits[response.process] = asyncio.get_running_loop().create_future()
+            elif (process := _process_of(response)) is not None:
+                self._exits[process] = asyncio.get_running_loop().create_future()
             future.set_result(response)
 
-    def forget(self, process: int) -> None:
-        """Drop the exit of ``process``, which no caller waits for any longer."""
-        self._exits.pop(process, None)
-
-    def _forget_process(self, response: Response) -> None:
-        if isinstance(response, (Started, Entered, Examining)) and response.process is not None:
-            self.forget(response.process)
+    def forget(self, process: int | None) -> None:
+        """Drop the exit of ``process``, which no caller waits for any longer, if there is one."""
+        if process is not None:
+            self._exits.pop(process, None)
 
     def _lost(self) -> None:
         if self._socket is None:
@@ -248,3 +245,8 @@ class LauncherClient:
         for future in self._exits.values():
             if not future.done():
                 future.set_result(-signal.SIGKILL)
+
+
+def _process_of(response: Response) -> int | None:
+    """Return the process that a response names and whose end will be reported."""
+    return response.process if isinstance(response, (Started, Entered, Examining)) else None

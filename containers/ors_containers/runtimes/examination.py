@@ -156,8 +156,7 @@ async def run_examination(
             # Also of a cancelled call.
             close_lifeline()
             try:
-                ending = _end_watched(container, ended) if not started.is_program else _end(container, ended, limits)
-                problem = await _uncancelled(ending)
+                problem = await _uncancelled(_end(container, ended, limits, is_watched=not started.is_program))
             finally:
                 collecting.close()
                 client.forget(started.process)
@@ -214,7 +213,7 @@ async def _start(
             if ends_all:
                 problem = await _uncancelled(_end_all(container))
             if starting.done() and not starting.cancelled() and starting.exception() is None:
-                client.forget(starting.result().process or 0)
+                client.forget(starting.result().process)
     if problem is not None:
         raise problem
     return started
@@ -229,21 +228,15 @@ async def _end_all(container: Namespaces) -> Exception | None:
     return None
 
 
-async def _end(container: Namespaces, ended: asyncio.Future[int], limits: ExaminationLimits) -> Exception | None:
-    """End a program that nothing watches, and what it leaves; return why that failed."""
+async def _end(
+    container: Namespaces, ended: asyncio.Future[int], limits: ExaminationLimits, *, is_watched: bool
+) -> Exception | None:
+    """End a program and what it leaves, where the watcher does not or there is none; return why that failed."""
+    if is_watched:
+        await asyncio.wait([ended], timeout=_END_PATIENCE)
     if ended.done():
-        if limits.has_processes():
+        if not is_watched and limits.has_processes():
             await _end_all(container)  # what does not end is reported by the next examination
-        return None
-    problem = await _end_all(container)
-    await asyncio.wait([ended], timeout=_END_PATIENCE)
-    return problem
-
-
-async def _end_watched(container: Namespaces, ended: asyncio.Future[int]) -> Exception | None:
-    """Wait for the watcher, which ends the other processes first; end all, if it does not; return why that failed."""
-    await asyncio.wait([ended], timeout=_END_PATIENCE)
-    if ended.done():
         return None
     problem = await _end_all(container)
     await asyncio.wait([ended], timeout=_END_PATIENCE)
