@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Sandboxes, and what families of terminal tasks are about.
 PROGRAMS := bubblewrap uidmap git sqlite3
 PROGRAMS_OF_LONG_TESTS := chromium podman runc containernetworking-plugins iptables debootstrap haproxy nginx postgresql \
-	prometheus
+	prometheus strace
 
 .DEFAULT_GOAL := help
 .PHONY: help venv lint docs types format test tests-sandboxes tests-terminal tests-others apptainer test-all \

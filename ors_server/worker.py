@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from ors_containers.linux.subprocesses import pipe_file
+
 from ors_server.errors import DefinitionError
 from ors_server.wire.version import HANDSHAKE
 
@@ -115,7 +117,7 @@ async def supervisor_ended(worker: Identity) -> None:
             if not ended.done():
                 ended.set_result(None)
 
-    transport, _ = await loop.connect_write_pipe(Pipe, os.fdopen(worker.descriptor, "wb", buffering=0, closefd=False))
+    transport, _ = await loop.connect_write_pipe(Pipe, pipe_file(os.dup(worker.descriptor), "wb"))
     try:
         await ended
     finally:

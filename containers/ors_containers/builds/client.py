@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import json
 import os
 import platform
@@ -32,7 +31,7 @@ from ors_containers.linux.host_support import IDS, likely_remedy
 from ors_containers.linux.leases import Owner, make_state, state_directory
 from ors_containers.linux.limits.cgroups import ControlGroups, Controller, remove_group
 from ors_containers.linux.limits.open_files import OPEN_FILES
-from ors_containers.linux.subprocesses import MOST_LINE, child_process, output_lines
+from ors_containers.linux.subprocesses import MOST_LINE, child_process, output_lines, pipe_file
 
 __all__ = ["BuildLimits", "Built", "run_scripts"]
 
@@ -202,7 +201,7 @@ async def _read_pipe(descriptor: int) -> bytes:
     """Read a pipe to its end, and return the first ``_MOST_ANSWER`` bytes. No thread: a build may take an hour."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), io.FileIO(descriptor)
+        lambda: asyncio.StreamReaderProtocol(reader), pipe_file(descriptor, "rb")
     )
     try:
         content = b""

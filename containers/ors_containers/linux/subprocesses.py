@@ -1,4 +1,4 @@
-"""Child processes that are ended when their block is left, and the lines of their output.
+"""Child processes that are ended when their block is left, their pipes, and the lines of their output.
 
 Invariant: when the block is left, the process has ended and has been waited for; it is signalled through a descriptor,
 so neither a reused process id nor another waiter can interfere.
@@ -12,9 +12,9 @@ import os
 import signal
 from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any
+from typing import IO, Any
 
-__all__ = ["MOST_LINE", "child_process", "output_lines"]
+__all__ = ["MOST_LINE", "child_process", "output_lines", "pipe_file"]
 
 #: Bytes of a line, and of a read; a longer line is passed on in parts.
 MOST_LINE = 1 << 16
@@ -41,6 +41,16 @@ async def child_process(
         finally:
             if descriptor != -1:
                 os.close(descriptor)
+
+
+def pipe_file(descriptor: int, mode: str) -> IO[bytes]:
+    """Return a pipe for the running event loop's ``connect_read_pipe`` or ``connect_write_pipe``, which closes it once.
+
+    asyncio closes only the file that it is given. uvloop closes the descriptor, and then the file: by then another
+    thread may have opened something under the same number (``UVSocketHandle._close`` in its handles/handle.pyx).
+    """
+    closes_file = isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop)
+    return os.fdopen(descriptor, mode, buffering=0, closefd=closes_file)
 
 
 async def output_lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:

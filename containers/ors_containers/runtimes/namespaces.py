@@ -39,7 +39,7 @@ from ors_containers.runtimes.containers.object_stores import object_stores_in
 from ors_containers.runtimes.containers.refused_names import RefusedNames
 from ors_containers.runtimes.runtime_state import RuntimeState
 
-__all__ = ["Namespaces", "root_of", "shared_places"]
+__all__ = ["Namespaces", "read_until", "root_of", "shared_places"]
 
 _START_PATIENCE = 60.0
 _STOP_PATIENCE = 10.0
@@ -93,7 +93,7 @@ class Namespaces:
                 os.close(errors_there)
             self.monitor_process = started.process
             self.monitor = self.client.exit_of(self.monitor_process)
-            text = await _read_until(ready, ready_text)
+            text = await read_until(ready, ready_text)
             if not text.endswith(ready_text):
                 await asyncio.wait([self.monitor], timeout=_STOP_PATIENCE)
                 raise StartFailed(f"The sandbox did not come up: {_read_available(errors) or 'it ended at once'}")
@@ -216,8 +216,8 @@ def shared_places(text: bytes) -> set[str]:
     return {place for places in _SHARED.findall(text) for place in json.loads(places)}
 
 
-async def _read_until(descriptor: int, ready_text: bytes) -> bytes:
-    """Read a pipe until ``ready_text``, its end, or ``_START_PATIENCE``."""
+async def read_until(descriptor: int, ready_text: bytes, patience: float = _START_PATIENCE) -> bytes:
+    """Read a pipe until ``ready_text`` or its end, for at most ``patience`` seconds; return what was read."""
     loop = asyncio.get_running_loop()
     os.set_blocking(descriptor, False)
     text = bytearray()
@@ -234,7 +234,7 @@ async def _read_until(descriptor: int, ready_text: bytes) -> bytes:
             done.set()
 
     loop.add_reader(descriptor, take)
-    timer = loop.call_later(_START_PATIENCE, done.set)
+    timer = loop.call_later(patience, done.set)
     try:
         await done.wait()
     finally:

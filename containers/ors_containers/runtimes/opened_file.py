@@ -1,16 +1,46 @@
-"""Read and write the content of a file that was opened inside a sandbox."""
+"""Work in threads on open files: a thread has a descriptor of its own.
+
+A cancelled call ends while its thread still works. Were the call's descriptor closed then, the thread would read and
+write whatever has its number next.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import os
+from collections.abc import Callable
+from typing import TypeVar
 
 from ors_containers.errors import FileTooLarge, file_error
 
-__all__ = ["read_content", "write_content"]
+__all__ = ["in_thread", "read_content", "write_all", "write_content"]
 
 _PIECE = 1 << 20
+
+T = TypeVar("T")
+
+
+async def in_thread(descriptor: int, work: Callable[[int], T]) -> T:
+    """Return what ``work`` makes of a duplicate of ``descriptor``, in a thread that closes the duplicate at its end.
+
+    Work that has been given to the thread is done to its end, also where the call is cancelled. Raises what it raises.
+    """
+    own = os.dup(descriptor)
+
+    def use() -> T:
+        try:
+            return work(own)
+        finally:
+            os.close(own)
+
+    try:
+        working = asyncio.get_running_loop().run_in_executor(None, use)
+    except RuntimeError:  # the event loop ends
+        os.close(own)
+        raise
+    # Shielded: work that is cancelled before a thread takes it would leave the duplicate open.
+    return await asyncio.shield(working)
 
 
 async def read_content(path: str, descriptor: int, size: int, limit: int) -> bytes:
@@ -18,7 +48,7 @@ async def read_content(path: str, descriptor: int, size: int, limit: int) -> byt
     try:
         if size > limit:
             raise FileTooLarge(path, errno.EFBIG, f"it has {size} bytes, more than {limit}")
-        content = await asyncio.to_thread(_read_all, descriptor, limit + 1)
+        content = await in_thread(descriptor, lambda own: _read_all(own, limit + 1))
     finally:
         os.close(descriptor)
     if len(content) > limit:
@@ -29,11 +59,18 @@ async def read_content(path: str, descriptor: int, size: int, limit: int) -> byt
 async def write_content(path: str, descriptor: int, content: bytes) -> None:
     """Write an open, empty file and close it. Raises ``FileError``."""
     try:
-        await asyncio.to_thread(_write_all, descriptor, content)
+        await in_thread(descriptor, lambda own: write_all(own, content))
     except OSError as error:
         raise file_error(path, error.errno or errno.EIO) from error
     finally:
         os.close(descriptor)
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write ``content`` at the descriptor's place in the file. Raises ``OSError``."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def _read_all(descriptor: int, most: int) -> bytes:
@@ -41,9 +78,3 @@ def _read_all(descriptor: int, most: int) -> bytes:
     while len(content) < most and (piece := os.read(descriptor, min(_PIECE, most - len(content)))):
         content += piece
     return bytes(content)
-
-
-def _write_all(descriptor: int, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]

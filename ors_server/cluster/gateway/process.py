@@ -22,6 +22,7 @@ from pathlib import Path
 
 import uvloop
 from ors_containers.linux.limits.file_limit import raise_file_limit
+from ors_containers.linux.subprocesses import pipe_file
 
 from ors_server.cluster.gateway.gateway import Gateway
 from ors_server.cluster.gateway.members.placed_ids import KEY_VARIABLE
@@ -76,7 +77,7 @@ class SupervisedGateway(Gateway):
 async def _run(listening: socket.socket, pipe: int, gateway: SupervisedGateway) -> None:
     reader = asyncio.StreamReader(limit=2**24)
     await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(pipe, "rb", buffering=0)
+        lambda: asyncio.StreamReaderProtocol(reader), pipe_file(pipe, "rb")
     )
     following = asyncio.create_task(gateway.follow(reader))
     await gateway.serve(listening)

@@ -16,6 +16,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ors_containers.linux.subprocesses import pipe_file
+
 from ors_server.cluster.gateway.members.placed_ids import KEY_VARIABLE
 from ors_server.cluster.gateway.members.workers import Member
 from ors_server.cluster.supervisor.pools import Pool
@@ -226,7 +228,7 @@ def announcement_line(members: Sequence[Member]) -> bytes:
 
 async def _writer(descriptor: int) -> asyncio.WriteTransport:
     transport, _ = await asyncio.get_running_loop().connect_write_pipe(
-        asyncio.BaseProtocol, os.fdopen(descriptor, "wb", buffering=0)
+        asyncio.BaseProtocol, pipe_file(descriptor, "wb")
     )
     return transport
 
@@ -234,6 +236,6 @@ async def _writer(descriptor: int) -> asyncio.WriteTransport:
 async def _reader(descriptor: int) -> asyncio.StreamReader:
     reader = asyncio.StreamReader(limit=_LONGEST_LINE)
     await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", buffering=0)
+        lambda: asyncio.StreamReaderProtocol(reader), pipe_file(descriptor, "rb")
     )
     return reader

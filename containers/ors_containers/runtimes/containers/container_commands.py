@@ -23,6 +23,7 @@ from ors_containers.launcher.records import to_json
 from ors_containers.runtimes.containers.command_arguments import check_limits, checked_script
 from ors_containers.runtimes.containers.recording import Recording
 from ors_containers.runtimes.namespaces import Namespaces
+from ors_containers.runtimes.opened_file import in_thread, write_all
 from ors_containers.runtimes.shells.command_input import CommandInput
 from ors_containers.runtimes.shells.command_output import MOST_OUTPUT, CommandOutput
 from ors_containers.runtimes.shells.time_limit import TimeLimit
@@ -336,12 +337,6 @@ async def _uncancelled(ending: asyncio.Future[Any]) -> None:
 
 async def _write(descriptor: int, content: bytes) -> None:
     if len(content) > 1 << 20:
-        await asyncio.to_thread(_write_all, descriptor, content)
+        await in_thread(descriptor, partial(write_all, content=content))
     else:
-        _write_all(descriptor, content)
-
-
-def _write_all(descriptor: int, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+        write_all(descriptor, content)

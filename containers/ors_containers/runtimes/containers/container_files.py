@@ -6,7 +6,6 @@ file comes out, so no link leads to a file of the machine.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import hashlib
 import os
@@ -17,6 +16,7 @@ from ors_containers.errors import InvalidCommand, SandboxDied, file_error
 from ors_containers.launcher.client import LauncherGone, OperationFailed
 from ors_containers.launcher.messages import Done, FileFound, Opened, OpenFile, RenameFile, StatFile, User
 from ors_containers.runtimes.namespaces import Namespaces
+from ors_containers.runtimes.opened_file import in_thread
 from ors_containers.sandbox import FileStatus
 
 __all__ = ["ContainerFiles"]
@@ -49,11 +49,11 @@ class ContainerFiles:
             raise InvalidCommand(f"{length} bytes from {offset} on are not a part of a file")
         opened = await self._open(path, os.O_RDONLY)
 
-        def read() -> bytes:
+        def read(file: int) -> bytes:
             content = bytearray()
             while length is None or len(content) < length:
                 most = _PIECE if length is None else min(_PIECE, length - len(content))
-                piece = os.pread(opened.descriptor, most, offset + len(content))
+                piece = os.pread(file, most, offset + len(content))
                 if not piece:
                     break
                 content += piece
@@ -65,9 +65,9 @@ class ContainerFiles:
         """See ``Container.digest``."""
         opened = await self._open(path, os.O_RDONLY)
 
-        def digest() -> tuple[str, int]:
+        def digest(file: int) -> tuple[str, int]:
             found, size = hashlib.sha256(), 0
-            while piece := os.read(opened.descriptor, _PIECE):
+            while piece := os.read(file, _PIECE):
                 found.update(piece)
                 size += len(piece)
             return found.hexdigest(), size
@@ -81,12 +81,12 @@ class ContainerFiles:
         flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if truncate else 0)
         opened = await self._open(path, flags, parents=parents)
 
-        def write() -> int:
+        def write(file: int) -> int:
             rest, place = memoryview(content), offset
             while rest:
-                written = os.pwrite(opened.descriptor, rest, place)
+                written = os.pwrite(file, rest, place)
                 rest, place = rest[written:], place + written
-            return os.fstat(opened.descriptor).st_size
+            return os.fstat(file).st_size
 
         return await self._use(path, opened.descriptor, write)
 
@@ -99,19 +99,14 @@ class ContainerFiles:
         request = OpenFile(path, flags | os.O_NOFOLLOW, 0o644, parents, self._user, "/", keep_mode=True)
         return await self._request(request, Opened)
 
-    async def _use(self, path: str, descriptor: int, work: Callable[[], T]) -> T:
-        """Do ``work`` in a thread and close the descriptor when it has ended, also if the call is cancelled."""
-
-        def use() -> T:
-            try:
-                return work()
-            finally:
-                os.close(descriptor)
-
+    async def _use(self, path: str, descriptor: int, work: Callable[[int], T]) -> T:
+        """Do ``work`` on an open file, and close it."""
         try:
-            return await asyncio.to_thread(use)
+            return await in_thread(descriptor, work)
         except OSError as error:
             raise file_error(path, error.errno or errno.EIO) from error
+        finally:
+            os.close(descriptor)
 
     async def _request(self, request: OpenFile | StatFile | RenameFile, response: type[R]) -> R:
         await self._require_alive(0.0)

@@ -9,7 +9,6 @@ container can do to its files lets this fail.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from ors_containers.errors import StoreFailed
 from ors_containers.layers.deep_folders import remove_deep_folders
 from ors_containers.layers.ownership import LayerOwners
 from ors_containers.layers.tree import clean_layer
+from ors_containers.runtimes.opened_file import in_thread
 from ors_containers.runtimes.runtime_state import RuntimeState
 
 __all__ = ["freeze_files"]
@@ -38,10 +38,8 @@ async def freeze_files(disk: int, folder: Path, runtime: RuntimeState, started: 
 
     try:
         if runtime.disk_folder:
-            upper = Path(f"/proc/{os.getpid()}/fd/{disk}/upper")
-            # Root inside may have given / to another user, but never the disk.
-            size = await asyncio.to_thread(_clean, upper, os.fstat(disk).st_uid)
-            return FrozenFiles(upper, size, started, free)
+            size = await in_thread(disk, _clean)
+            return FrozenFiles(_upper(disk), size, started, free)
         size = await LayerOwners(runtime.mapping).keep("upper", folder / "upper", directory=disk)
         await free()
         return FrozenFiles(folder / "upper", size, started, free)
@@ -53,6 +51,12 @@ async def freeze_files(disk: int, folder: Path, runtime: RuntimeState, started: 
         raise
 
 
-def _clean(upper: Path, shift: int) -> int:
-    remove_deep_folders(upper)
-    return clean_layer(upper, shift=shift)
+def _upper(disk: int) -> Path:
+    return Path(f"/proc/{os.getpid()}/fd/{disk}/upper")
+
+
+def _clean(disk: int) -> int:
+    """Make what the container wrote a layer; return its bytes."""
+    remove_deep_folders(_upper(disk))
+    # Root inside may have given / to another user, but never the disk.
+    return clean_layer(_upper(disk), shift=os.fstat(disk).st_uid)

@@ -19,6 +19,7 @@ import shutil
 from pathlib import Path
 
 from ors_containers.errors import StartFailed
+from ors_containers.runtimes.namespaces import read_until
 
 __all__ = ["NAME_SERVER", "OpenNetwork", "blocked_networks", "why_not_open"]
 
@@ -82,12 +83,7 @@ class OpenNetwork:
             finally:
                 os.close(ready_there)
                 os.close(theirs)
-            try:
-                async with asyncio.timeout(_START_PATIENCE):
-                    said = await asyncio.to_thread(os.read, ready, 1)
-            except TimeoutError:
-                said = b""
-            if not said:
+            if not await read_until(ready, b"1", _START_PATIENCE):
                 await self.close()
                 raise StartFailed("slirp4netns could not configure the container's network")
             return self._process.pid
