@@ -37,7 +37,7 @@ $(INSTALLED): $(SERVES)
 	$(INSTALL) --editable '.[dev]'
 	@touch $@
 
-lint: venv ## Check style, formatting, prose, timings in tests, rooms and their imports, and the table of mutants
+lint: venv ## Check style, formatting, prose, timings in tests, rooms, imports, descriptors, and the table of mutants
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-cache --no-logo
