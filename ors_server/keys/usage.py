@@ -44,16 +44,18 @@ class _Table:
 
     def __init__(self, path: Path | None, *, own: bool = True) -> None:
         size = _ROWS * _ROW * _WORD
-        self._descriptor = -1
         if path is None:
             memory = mmap.mmap(-1, size)
         else:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            if own:
-                try_lock(self._descriptor)
-                os.ftruncate(self._descriptor, 0)  # of an earlier process
-            os.ftruncate(self._descriptor, size)
-            memory = mmap.mmap(self._descriptor, size)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                if own:
+                    try_lock(descriptor)
+                    os.ftruncate(descriptor, 0)  # of an earlier process
+                os.ftruncate(descriptor, size)
+                memory = mmap.mmap(descriptor, size)  # has a duplicate, which also holds the lock
+            finally:
+                os.close(descriptor)
         self.words = memoryview(memory).cast("Q")
 
     def row(self, key: Key, *, make: bool) -> int | None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import uvloop
 from ors_containers.linux.subprocesses import pipe_file
+from ors_containers.runtimes.containers.container_disks import ContainerDisks
 from ors_containers.runtimes.opened_file import in_thread, write_all
 
 from tests.support.waiting import until
@@ -70,20 +73,89 @@ async def test_a_thread_of_a_cancelled_call_writes_into_its_own_file(tmp_path: P
     await until(lambda: len(os.listdir("/proc/self/fd")) == before - 1)  # noqa: PTH208
 
 
-async def test_a_thread_that_takes_the_work_late_closes_its_duplicate(tmp_path: Path) -> None:
+def _open() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+def _refuse(thread: threading.Thread) -> None:
+    raise RuntimeError(f"can't start new thread {thread.name}")
+
+
+async def test_work_that_no_thread_has_taken_is_dropped_with_its_call(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
-    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
     descriptor = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
     release = threading.Event()
-    busy = [loop.run_in_executor(None, release.wait, 10) for _ in range(64)]
+    busy = [loop.run_in_executor(None, release.wait, 30) for _ in range(64)]
+    before = _open()
     call = asyncio.create_task(in_thread(descriptor, lambda own: write_all(own, b"content")))
     await asyncio.sleep(0.05)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    os.close(descriptor)
+    assert _open() == before
     release.set()
     await asyncio.gather(*busy)
     await loop.shutdown_default_executor()
-    assert (tmp_path / "file").read_bytes() == b"content"
-    assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert (tmp_path / "file").read_bytes() == b""
+    os.close(descriptor)
+
+
+async def test_work_is_dropped_when_no_thread_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The executor keeps it in its queue then, and a thread takes it later."""
+    loop = asyncio.get_running_loop()
+    release = threading.Event()
+    executor = ThreadPoolExecutor(2)
+    loop.set_default_executor(executor)
+    busy = loop.run_in_executor(None, release.wait, 30)
+    descriptor = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+    before = _open()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", _refuse)
+        with pytest.raises(RuntimeError, match="thread"):
+            await in_thread(descriptor, lambda own: write_all(own, b"content"))
+        assert _open() == before
+    others = [os.open(tmp_path / str(number), os.O_WRONLY | os.O_CREAT) for number in range(3)]
+    release.set()
+    await busy
+    executor.shutdown()
+    assert [(tmp_path / str(number)).read_bytes() for number in range(3)] == [b""] * 3
+    for other in (descriptor, *others):
+        os.close(other)
+
+
+async def test_a_disk_is_closed_once_when_no_thread_can_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disks = ContainerDisks()
+    disk = os.open(tmp_path, os.O_RDONLY)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", _refuse)
+        disks.free(disk)
+    other = os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT)
+    assert other == disk
+    disks.free(os.open(tmp_path, os.O_RDONLY))  # starts a thread, which also takes what was left in the queue
+    await disks.close()
+    os.close(other)
+
+
+async def test_an_error_of_a_cancelled_call_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    cancelled = threading.Event()
+
+    def fail(descriptor: int) -> None:
+        cancelled.wait(30)
+        raise OSError(errno.ENOSPC, f"of {descriptor}")
+
+    reading, writing = os.pipe()
+    call = asyncio.create_task(in_thread(reading, fail))
+    await asyncio.sleep(0.05)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    cancelled.set()
+    await asyncio.get_running_loop().shutdown_default_executor()
+    gc.collect()
+    await asyncio.sleep(0)
+    assert caplog.text == ""
+    os.close(reading)
+    os.close(writing)

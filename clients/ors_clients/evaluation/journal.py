@@ -132,6 +132,8 @@ class Journal:
     def _write(self, value: Mapping[str, Any], *, durable: bool) -> None:
         line = json.dumps(value, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         with self._lock:
+            if self._descriptor == -1:  # a thread of a run that was ended
+                raise EvaluationError("The journal is closed", f"Go on with the run: --resume {self.record.name}.")
             length = os.fstat(self._descriptor).st_size
             try:
                 written = os.write(self._descriptor, line)
@@ -146,8 +148,10 @@ class Journal:
                 ) from error
 
     def close(self) -> None:
-        """Let other processes write it."""
-        os.close(self._descriptor)
+        """Let other processes write it, after a line that another thread is writing. Call it once."""
+        with self._lock:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 def read_run(folder: Path) -> RunRecord:

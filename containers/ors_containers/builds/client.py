@@ -163,11 +163,11 @@ async def run_scripts(
 
 async def _converse(request: BuildRequest, output: ScriptOutput, seconds: float) -> tuple[int | None, str, bytes]:
     """Run the process; return its exit code (None after a time-out), its own error, and the captured output."""
+    command = interpreter("builds.worker", platform.machine())
     answer, answer_there = os.pipe()
     request = request._replace(answer=answer_there)  # the process inherits it under the same number
     captured = asyncio.create_task(_read_pipe(answer))
     pipe = asyncio.subprocess.PIPE
-    command = interpreter("builds.worker", platform.machine())
     status: int | None = None
     problem = ""
     try:

@@ -14,9 +14,9 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ors_containers.errors import InfrastructureFailure
 from ors_containers.launcher.messages import (
@@ -110,33 +110,49 @@ class LauncherClient:
         self._socket = ours
         asyncio.get_running_loop().add_reader(ours, self._on_message)
 
-    async def request(self, request: Request, descriptors: Sequence[int], response: type[R]) -> R:
-        """Send a request and return its response, which is of the class ``response``.
+    def request(self, request: Request, descriptors: Sequence[int], response: type[R]) -> Coroutine[Any, Any, R]:
+        """Send a request; the coroutine returns its response, which is of the class ``response``.
 
-        The caller keeps ``descriptors`` and has to close the one in an ``Opened``. Raises ``OperationFailed`` and
+        The caller keeps ``descriptors``, and may close them when this has returned; -1 stands for one of a container
+        that has ended. It has to close the one in an ``Opened``. The coroutine raises ``OperationFailed`` and
         ``LauncherGone``.
         """
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        try:
+            self._send(request, descriptors, future)
+        except (OperationFailed, LauncherGone) as error:
+            future.set_exception(error)
+        return self._response(future, response)
+
+    def _send(self, request: Request, descriptors: Sequence[int], future: asyncio.Future[Response]) -> None:
         if self._socket is None:
             raise LauncherGone
         self._next += 1
-        identity = self._next
-        data = seal(identity, request)
+        data = seal(self._next, request)
         if len(data) > MESSAGE_SIZE:
             raise OperationFailed(errno.E2BIG, "the request is too long")
-        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        self._waiting[identity] = future
-        # Duplicates, so that the caller may close its own before they are sent.
-        self._outgoing.append((data, [os.dup(descriptor) for descriptor in descriptors]))
+        duplicates = _duplicates(descriptors)
+        self._waiting[self._next] = future
+        self._outgoing.append((data, duplicates))
         self._flush()
+
+    async def _response(self, future: asyncio.Future[Response], response: type[R]) -> R:
         try:
             found = await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                self.forget(_process_of(future.result()))
+                self._drop(future.result())
             raise
         if not isinstance(found, response):
+            self._drop(found)
             raise OperationFailed(errno.EPROTO, f"the launcher responded with {type(found).__name__}")
         return found
+
+    def _drop(self, response: Response) -> None:
+        """Free what a response brought that no caller gets."""
+        if isinstance(response, Opened):
+            os.close(response.descriptor)
+        self.forget(_process_of(response))
 
     def exit_of(self, process: int) -> asyncio.Future[int]:
         """Return the future exit code of ``process``, which a response named; until ``forget``."""
@@ -208,18 +224,23 @@ class LauncherClient:
                 return
             # An examination's process that was killed before it responded.
             response = Failed(errno.EIO, f"the launcher's child ended with {response.code}")
-        if future is None or future.done():
-            for descriptor in descriptors:
-                os.close(descriptor)
-        elif isinstance(response, Failed):
-            future.set_exception(OperationFailed(response.number, response.text))
-        else:
+        if future is not None and not future.done():
             if isinstance(response, Opened):
-                response = Opened(descriptors[0], response.size)
-            # The launcher responds with a process before it sends the process's `Exited`.
-            elif (process := _process_of(response)) is not None:
-                self._exits[process] = asyncio.get_running_loop().create_future()
-            future.set_result(response)
+                # The kernel drops a descriptor for which this process has no room.
+                response = (
+                    Opened(descriptors.pop(), response.size)
+                    if descriptors
+                    else Failed(errno.EMFILE, os.strerror(errno.EMFILE))
+                )
+            if isinstance(response, Failed):
+                future.set_exception(OperationFailed(response.number, response.text))
+            else:
+                # The launcher responds with a process before it sends the process's `Exited`.
+                if (process := _process_of(response)) is not None:
+                    self._exits[process] = asyncio.get_running_loop().create_future()
+                future.set_result(response)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
     def forget(self, process: int | None) -> None:
         """Drop the exit of ``process``, which no caller waits for any longer, if there is one."""
@@ -245,6 +266,21 @@ class LauncherClient:
         for future in self._exits.values():
             if not future.done():
                 future.set_result(-signal.SIGKILL)
+
+
+def _duplicates(descriptors: Sequence[int]) -> list[int]:
+    """Return a duplicate of each descriptor. Raises ``OperationFailed``, and leaves none open then."""
+    if -1 in descriptors:
+        raise OperationFailed(errno.ESRCH, "the container has ended")
+    made: list[int] = []
+    try:
+        for descriptor in descriptors:
+            made.append(os.dup(descriptor))  # noqa: PERF401 - a comprehension would lose those before an error
+    except OSError as error:
+        for descriptor in made:
+            os.close(descriptor)
+        raise OperationFailed(error.errno or errno.EMFILE, os.strerror(error.errno or errno.EMFILE)) from error
+    return made
 
 
 def _process_of(response: Response) -> int | None:

@@ -13,6 +13,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from ors_containers.errors import InvalidCommand, MachineOverloaded
@@ -20,6 +21,7 @@ from ors_containers.launcher.client import LauncherGone, OperationFailed
 from ors_containers.launcher.examining.packed_files import pack
 from ors_containers.launcher.messages import Done, EndCommand, Examine, Examining, WarmStart
 from ors_containers.runtimes.namespaces import Namespaces
+from ors_containers.runtimes.opened_file import in_thread
 from ors_containers.runtimes.shells.output_buffer import HeadAndTail
 from ors_containers.runtimes.shells.time_limit import TimeLimit
 from ors_containers.sandbox import TIMED_OUT_STATUS, CommandResult, WarmProgram
@@ -120,7 +122,15 @@ async def run_examination(
     sink = HeadAndTail(limit)
     # In another thread where it takes long: to reach one takes as long as to write what a grader needs.
     small = sum(map(len, files.values())) <= _SMALL
-    packed = pack(files) if small else await asyncio.to_thread(pack, files)
+    packed = os.memfd_create("ors-examination")
+    try:
+        if small:
+            pack(packed, files)
+        else:
+            await in_thread(packed, partial(pack, files=files))
+    except BaseException:  # also of a cancelled call
+        os.close(packed)
+        raise
     source, sending = os.pipe()
     reading, output = _private_output() if is_private else os.pipe()
     lifeline, lifeline_here = os.pipe()
@@ -145,7 +155,8 @@ async def run_examination(
             return CommandResult(128 + signal.SIGKILL, b"", time.monotonic() - begun)
         ended = client.exit_of(started.process)
         feeding = asyncio.create_task(_feed(sending, input))
-        ours.remove(sending)  # `_feed` closes it
+        ours.remove(sending)
+        feeding.add_done_callback(lambda _: os.close(sending))  # however it ends
         collecting = _Collector(reading, sink)
         on_program = limits.on_program()
         try:
@@ -258,25 +269,22 @@ async def _uncancelled(work: Coroutine[Any, Any, Exception | None]) -> Exception
 
 
 async def _feed(descriptor: int, content: bytes) -> None:
-    """Write the program's input and close the pipe; a program need not read it."""
+    """Write the program's input; a program need not read it."""
     loop = asyncio.get_running_loop()
     os.set_blocking(descriptor, False)
     rest = memoryview(content)
-    try:
-        while rest:
+    while rest:
+        try:
+            rest = rest[os.write(descriptor, rest[:_PIECE]) :]
+        except BlockingIOError:
+            writable = asyncio.Event()
+            loop.add_writer(descriptor, writable.set)
             try:
-                rest = rest[os.write(descriptor, rest[:_PIECE]) :]
-            except BlockingIOError:
-                writable = asyncio.Event()
-                loop.add_writer(descriptor, writable.set)
-                try:
-                    await writable.wait()
-                finally:
-                    loop.remove_writer(descriptor)
-            except BrokenPipeError:
-                return
-    finally:
-        os.close(descriptor)
+                await writable.wait()
+            finally:
+                loop.remove_writer(descriptor)
+        except BrokenPipeError:
+            return
 
 
 class _Collector:

@@ -113,7 +113,7 @@ class Namespaces:
 
     def processes(self, shell: int) -> dict[int, int]:
         """Return the start time of each process but process 1 and ``shell``, by process id inside."""
-        if self._is_alone():
+        if self._proc == -1 or self._is_alone():
             return {}
         found: dict[int, int] = {}
         try:

@@ -7,6 +7,7 @@ write whatever has its number next.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 from collections.abc import Callable
@@ -14,33 +15,48 @@ from typing import TypeVar
 
 from ors_containers.errors import FileTooLarge, file_error
 
-__all__ = ["in_thread", "read_content", "write_all", "write_content"]
+__all__ = ["OwnedDescriptor", "in_thread", "read_content", "write_all", "write_content"]
 
 _PIECE = 1 << 20
 
 T = TypeVar("T")
 
 
+class OwnedDescriptor:
+    """A descriptor that is used and closed by whichever thread takes it first, and by no other."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._left = [descriptor]
+
+    def take(self) -> int:
+        """Return the descriptor, which the caller then closes. Raises ``IndexError`` where it was taken before."""
+        return self._left.pop()  # no other thread's call comes in between
+
+    def close(self) -> None:
+        """Close it unless it was taken."""
+        with contextlib.suppress(IndexError):
+            os.close(self.take())
+
+
 async def in_thread(descriptor: int, work: Callable[[int], T]) -> T:
     """Return what ``work`` makes of a duplicate of ``descriptor``, in a thread that closes the duplicate at its end.
 
-    Work that has been given to the thread is done to its end, also where the call is cancelled. Raises what it raises.
+    A cancelled call drops work that no thread has taken; other work is done to its end. Raises what it raises.
     """
-    own = os.dup(descriptor)
+    own = OwnedDescriptor(os.dup(descriptor))
 
     def use() -> T:
+        taken = own.take()
         try:
-            return work(own)
+            return work(taken)
         finally:
-            os.close(own)
+            os.close(taken)
 
     try:
-        working = asyncio.get_running_loop().run_in_executor(None, use)
-    except RuntimeError:  # the event loop ends
-        os.close(own)
-        raise
-    # Shielded: work that is cancelled before a thread takes it would leave the duplicate open.
-    return await asyncio.shield(working)
+        return await asyncio.to_thread(use)
+    finally:
+        # Also where no thread could be started: a later one finds the work in the queue nevertheless.
+        own.close()
 
 
 async def read_content(path: str, descriptor: int, size: int, limit: int) -> bytes:

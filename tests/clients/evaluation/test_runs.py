@@ -94,6 +94,19 @@ def test_two_processes_do_not_play_one_run(play: Evaluate) -> None:
         play(options={"name": "run"})
 
 
+def test_a_closed_journal_writes_into_no_other_file(play: Evaluate, tmp_path: Path) -> None:
+    """A run that is ended twice leaves a thread that notes an attempt."""
+    folder = play(options={"name": "run"}).folder
+    before = (folder / JOURNAL).read_bytes()
+    journal = Journal.resume(folder)
+    journal.close()
+    with (tmp_path / "other").open("wb") as other:
+        with pytest.raises(EvaluationError, match="closed"):
+            journal.begin(0, 0)
+        assert (tmp_path / "other").stat().st_size == other.tell() == 0
+    assert (folder / JOURNAL).read_bytes() == before
+
+
 def test_an_episode_that_ended_twice_is_refused(play: Evaluate) -> None:
     folder = play(options={"name": "run"}).folder
     lines = (folder / JOURNAL).read_bytes().splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""No process of a server closes a descriptor that is closed: another thread may have opened a file under its number."""
+"""No process of a server uses a descriptor that is closed: another thread may have opened a file under its number."""
 
 from __future__ import annotations
 
@@ -25,12 +25,22 @@ _CLOSE_AGAIN = "exec 99>&-"
 
 
 @pytest.mark.parametrize("workers", [(), ("--workers", "2", "--gateways", "2")], ids=["alone", "workers"])
-async def test_every_descriptor_is_closed_once(tmp_path: Path, workers: tuple[str, ...]) -> None:
+async def test_every_descriptor_is_closed_once_and_last(tmp_path: Path, workers: tuple[str, ...]) -> None:
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed (apt: strace)")
     write_folder(tmp_path / "tasks", "task")
     trace = tmp_path / "trace"
-    command = ["strace", "-D", "-f", "--seccomp-bpf", "--decode-pids=comm", "-e", "trace=close", "-o", trace]
+    command = [
+        "strace",
+        "-D",
+        "-f",
+        "--seccomp-bpf",
+        "--decode-pids=comm",
+        "-e",
+        "trace=close,read,write,dup,ftruncate",
+        "-o",
+        trace,
+    ]
     command += [sys.executable, "-m", "ors_cli", "serve", "terminal", "--tasks", tmp_path / "tasks", "--port", "0"]
     # A new store: images are built in processes that the server reads by pipes.
     variables = {"ORS_IMAGES": str(tmp_path / "images"), "ORS_DATA_DIR": str(tmp_path / "data")}

@@ -9,14 +9,12 @@ from collections.abc import Mapping
 __all__ = ["pack", "unpack"]
 
 
-def pack(files: Mapping[str, bytes]) -> int:
-    """Make a file in memory with ``files``, as ``unpack`` reads them. The caller closes it."""
-    descriptor = os.memfd_create("ors-examination")
+def pack(descriptor: int, files: Mapping[str, bytes]) -> None:
+    """Write ``files`` into an empty file, as ``unpack`` reads them."""
     with os.fdopen(descriptor, "wb", closefd=False) as file:
         file.write(json.dumps([[name, len(content)] for name, content in files.items()]).encode() + b"\n")
         for content in files.values():
             file.write(content)
-    return descriptor
 
 
 def unpack(descriptor: int) -> dict[str, bytes]:

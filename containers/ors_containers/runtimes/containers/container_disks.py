@@ -13,6 +13,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 from ors_containers.errors import ProgramMissing, StartFailed
+from ors_containers.runtimes.opened_file import OwnedDescriptor
 
 __all__ = ["ContainerDisks", "find_mkfs"]
 
@@ -46,10 +47,11 @@ class ContainerDisks:
 
     def free(self, disk: int) -> None:
         """Close the directory ``disk``, which alone keeps a container's disk mounted, in a thread."""
+        owned = OwnedDescriptor(disk)
         try:
-            self._unmounting.submit(os.close, disk)
-        except RuntimeError:  # after `close`
-            os.close(disk)
+            self._unmounting.submit(owned.close)
+        except RuntimeError:  # after `close`, or no thread can be started; a later one would find it in the queue
+            owned.close()
 
     async def close(self) -> None:
         """Free every file system, and wait until every disk is unmounted."""

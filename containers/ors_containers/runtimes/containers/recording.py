@@ -29,7 +29,8 @@ class Recording:
     """The recording of one command; ``async with`` it. ``process_1`` is a pidfd of the container's process 1."""
 
     def __init__(self, process_1: int) -> None:
-        self._process_1 = process_1
+        # As the host's root, the process that records needs no right of the container's.
+        self._joined = -1 if os.geteuid() == 0 or process_1 == -1 else os.dup(process_1)
         self._here, self._there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._starting: asyncio.Task[asyncio.subprocess.Process | None] | None = None
         self._refusal = ""
@@ -43,6 +44,8 @@ class Recording:
 
     async def __aenter__(self) -> Self:
         self._starting = asyncio.create_task(self._start())
+        if self._joined != -1:
+            self._starting.add_done_callback(lambda _: os.close(self._joined))  # however it ends
         return self
 
     async def __aexit__(
@@ -96,14 +99,12 @@ class Recording:
         if not descriptors:
             self._refusal = said.decode(errors="replace")
             return None
-        # As the host's root, the process needs no right of the container's.
-        joined = -1 if os.geteuid() == 0 else self._process_1
         try:
             process = await asyncio.create_subprocess_exec(
-                *interpreter("linux.path_recorder", str(descriptors[0]), str(joined)),
+                *interpreter("linux.path_recorder", str(descriptors[0]), str(self._joined)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                pass_fds=[descriptors[0], *([joined] if joined != -1 else [])],
+                pass_fds=[descriptors[0], *([self._joined] if self._joined != -1 else [])],
                 env={},
                 cwd="/",
                 start_new_session=True,

@@ -1,0 +1,134 @@
+"""Descriptors of requests to the launcher: each is closed, and none is another file by the time it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+import pytest
+from ors_containers import Sandbox
+from ors_containers.launcher.client import LauncherClient, OperationFailed
+from ors_containers.launcher.examining.packed_files import pack
+from ors_containers.launcher.messages import FileFound, Opened, StatFile, User
+from ors_containers.runtimes import examination
+
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def _open() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+async def test_a_file_that_no_caller_gets_is_closed(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call is cancelled in the same turn of the event loop in which the response comes."""
+    await sandbox.write_file("/tmp/file", b"content")
+    before = _open()
+    respond = LauncherClient._on_response  # pyright: ignore[reportPrivateUsage]
+
+    def respond_and_cancel(client: LauncherClient, request: int, response: object, descriptors: list[int]) -> None:
+        respond(client, request, response, descriptors)  # pyright: ignore[reportArgumentType]
+        if isinstance(response, Opened):
+            reading.cancel()
+
+    monkeypatch.setattr(LauncherClient, "_on_response", respond_and_cancel)
+    reading = asyncio.create_task(sandbox.read_file("/tmp/file"))
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert _open() == before
+
+
+async def test_a_response_without_its_descriptor_is_an_error(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel drops it where this process may open no more files."""
+    await sandbox.write_file("/tmp/file", b"content")
+    respond = LauncherClient._on_response  # pyright: ignore[reportPrivateUsage]
+
+    def respond_without(client: LauncherClient, request: int, response: object, descriptors: list[int]) -> None:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        respond(client, request, response, [])  # pyright: ignore[reportArgumentType]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LauncherClient, "_on_response", respond_without)
+        with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+            await sandbox.read_file("/tmp/file")
+    assert await sandbox.read_file("/tmp/file") == b"content"
+
+
+async def test_descriptors_are_duplicated_before_the_caller_goes_on(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await sandbox.write_file("/tmp/file", b"content")
+    before = _open()
+    request = LauncherClient.request
+    others: list[int] = []
+
+    def request_and_close(
+        client: LauncherClient, message: Any, descriptors: Sequence[int], response: type[Any]
+    ) -> Coroutine[Any, Any, Any]:
+        own = [os.dup(descriptor) for descriptor in descriptors]
+        responding = request(client, message, own, response)
+        for descriptor in own:
+            os.close(descriptor)
+        others.extend(os.open(os.devnull, os.O_RDONLY) for _ in own)
+        return responding
+
+    monkeypatch.setattr(LauncherClient, "request", request_and_close)
+    assert await sandbox.read_file("/tmp/file") == b"content"
+    assert others
+    for other in others:
+        os.close(other)
+    assert _open() == before
+
+
+@pytest.mark.parametrize("reason", ["the container has ended", "no room for another"])
+async def test_a_request_that_cannot_be_sent_leaves_nothing(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    client = LauncherClient()
+    client.start()
+    reading, writing = os.pipe()
+    before = _open()
+    duplicate, second = os.dup, writing
+    if reason == "the container has ended":
+        second = -1
+    else:
+
+        def no_room(descriptor: int) -> int:
+            if descriptor == writing:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return duplicate(descriptor)
+
+        monkeypatch.setattr(os, "dup", no_room)
+    with pytest.raises(OperationFailed) as caught:
+        await client.request(StatFile("/", True, User(0, 0, one_id=False), "/"), (reading, second), FileFound)
+    assert caught.value.number == (errno.ESRCH if second == -1 else errno.EMFILE)
+    assert _open() == before
+    monkeypatch.undo()
+    for descriptor in (reading, writing):
+        os.close(descriptor)
+    await client.close()
+
+
+async def test_files_of_a_cancelled_examination_take_no_memory(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packing, cancelled = threading.Event(), threading.Event()
+
+    def pack_slowly(descriptor: int, files: Mapping[str, bytes]) -> None:
+        packing.set()
+        cancelled.wait(30)
+        pack(descriptor, files)
+
+    before = _open()
+    monkeypatch.setattr(examination, "pack", pack_slowly)
+    examining = asyncio.create_task(sandbox.examine(["/bin/true"], files={"file": bytes(2**21)}, timeout=5))
+    await until(packing.is_set)
+    examining.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await examining
+    cancelled.set()
+    await until(lambda: _open() == before)
