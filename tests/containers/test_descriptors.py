@@ -88,12 +88,14 @@ async def test_work_that_no_thread_has_taken_is_dropped_with_its_call(tmp_path: 
     busy = [loop.run_in_executor(None, release.wait, 30) for _ in range(64)]
     before = _open()
     call = asyncio.create_task(in_thread(descriptor, lambda own: write_all(own, b"content")))
-    await asyncio.sleep(0.05)
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-    assert _open() == before
-    release.set()
+    try:
+        await asyncio.sleep(0.05)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert _open() == before
+    finally:
+        release.set()
     await asyncio.gather(*busy)
     await loop.shutdown_default_executor()
     assert (tmp_path / "file").read_bytes() == b""
