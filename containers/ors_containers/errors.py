@@ -38,6 +38,7 @@ __all__ = [
     "SandboxError",
     "SandboxExpired",
     "SandboxStopped",
+    "ServerExhausted",
     "ShellFailed",
     "StartFailed",
     "StoreFailed",
@@ -233,6 +234,16 @@ class MachineOverloaded(InfrastructureFailure):
     """
 
 
+class ServerExhausted(InfrastructureFailure):
+    """Work for a sandbox that was not done because the server, or the machine, may open no more files."""
+
+    #: The numbers of such errors.
+    NUMBERS = (errno.EMFILE, errno.ENFILE)
+
+    def __init__(self) -> None:
+        super().__init__("The server may open no more files", "Raise its limit (ulimit -n), or serve fewer sessions")
+
+
 class Overloaded(InfrastructureFailure):
     """A request refused for want of capacity, with the queue full or the wait too long; nothing was started."""
 
@@ -256,6 +267,8 @@ _BY_NUMBER: dict[int, type[FileError]] = {
 }
 
 
-def file_error(path: str, number: int, cause: str = "") -> FileError:
-    """Return the error for an ``errno``."""
+def file_error(path: str, number: int, cause: str = "") -> FileError | ServerExhausted:
+    """Return the error for an ``errno``. What only the server lacks is not the file's."""
+    if number in ServerExhausted.NUMBERS:
+        return ServerExhausted()
     return _BY_NUMBER.get(number, FileError)(path, number, cause)

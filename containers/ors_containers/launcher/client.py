@@ -18,7 +18,7 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ors_containers.errors import InfrastructureFailure
+from ors_containers.errors import InfrastructureFailure, ServerExhausted
 from ors_containers.launcher.messages import (
     MESSAGE_SIZE,
     Entered,
@@ -114,13 +114,13 @@ class LauncherClient:
         """Send a request; the coroutine returns its response, which is of the class ``response``.
 
         The caller keeps ``descriptors``, and may close them when this has returned; -1 stands for one of a container
-        that has ended. It has to close the one in an ``Opened``. The coroutine raises ``OperationFailed`` and
-        ``LauncherGone``.
+        that has ended. It has to close the one in an ``Opened``. The coroutine raises ``OperationFailed``,
+        ``LauncherGone`` and ``ServerExhausted``.
         """
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         try:
             self._send(request, descriptors, future)
-        except (OperationFailed, LauncherGone) as error:
+        except (OperationFailed, LauncherGone, ServerExhausted) as error:
             future.set_exception(error)
         return self._response(future, response)
 
@@ -225,16 +225,13 @@ class LauncherClient:
             # An examination's process that was killed before it responded.
             response = Failed(errno.EIO, f"the launcher's child ended with {response.code}")
         if future is not None and not future.done():
-            if isinstance(response, Opened):
-                # The kernel drops a descriptor for which this process has no room.
-                response = (
-                    Opened(descriptors.pop(), response.size)
-                    if descriptors
-                    else Failed(errno.EMFILE, os.strerror(errno.EMFILE))
-                )
             if isinstance(response, Failed):
                 future.set_exception(OperationFailed(response.number, response.text))
+            elif isinstance(response, Opened) and not descriptors:  # the kernel drops what this process has no room for
+                future.set_exception(ServerExhausted())
             else:
+                if isinstance(response, Opened):
+                    response = Opened(descriptors.pop(), response.size)
                 # The launcher responds with a process before it sends the process's `Exited`.
                 if (process := _process_of(response)) is not None:
                     self._exits[process] = asyncio.get_running_loop().create_future()
@@ -269,7 +266,7 @@ class LauncherClient:
 
 
 def _duplicates(descriptors: Sequence[int]) -> list[int]:
-    """Return a duplicate of each descriptor. Raises ``OperationFailed``, and leaves none open then."""
+    """Return a duplicate of each descriptor. Raises ``OperationFailed`` and ``ServerExhausted``, with none open."""
     if -1 in descriptors:
         raise OperationFailed(errno.ESRCH, "the container has ended")
     made: list[int] = []
@@ -279,7 +276,7 @@ def _duplicates(descriptors: Sequence[int]) -> list[int]:
     except OSError as error:
         for descriptor in made:
             os.close(descriptor)
-        raise OperationFailed(error.errno or errno.EMFILE, os.strerror(error.errno or errno.EMFILE)) from error
+        raise ServerExhausted from error
     return made
 
 

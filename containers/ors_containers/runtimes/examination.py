@@ -7,6 +7,7 @@ ended and are left to the sandbox's own end.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import signal
@@ -16,12 +17,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from ors_containers.errors import InvalidCommand, MachineOverloaded
+from ors_containers.errors import InvalidCommand, MachineOverloaded, ServerExhausted
 from ors_containers.launcher.client import LauncherGone, OperationFailed
 from ors_containers.launcher.examining.packed_files import pack
 from ors_containers.launcher.messages import Done, EndCommand, Examine, Examining, WarmStart
 from ors_containers.runtimes.namespaces import Namespaces
-from ors_containers.runtimes.opened_file import in_thread
+from ors_containers.runtimes.opened_file import OwnedDescriptor, in_thread
 from ors_containers.runtimes.shells.output_buffer import HeadAndTail
 from ors_containers.runtimes.shells.time_limit import TimeLimit
 from ors_containers.sandbox import TIMED_OUT_STATUS, CommandResult, WarmProgram
@@ -122,40 +123,34 @@ async def run_examination(
     sink = HeadAndTail(limit)
     # In another thread where it takes long: to reach one takes as long as to write what a grader needs.
     small = sum(map(len, files.values())) <= _SMALL
-    packed = os.memfd_create("ors-examination")
-    try:
-        if small:
-            pack(packed, files)
-        else:
-            await in_thread(packed, partial(pack, files=files))
-    except BaseException:  # also of a cancelled call
-        os.close(packed)
-        raise
-    source, sending = os.pipe()
-    reading, output = _private_output() if is_private else os.pipe()
-    lifeline, lifeline_here = os.pipe()
-    ours, theirs = [sending, reading, lifeline_here], [packed, source, output, lifeline]
-
-    def close_lifeline() -> None:
-        ours.remove(lifeline_here)
-        os.close(lifeline_here)
-
-    feeding: asyncio.Task[None] | None = None
-    try:
-        on_start = limits.on_start()
-        try:
-            started = await _start(container, request, theirs, on_start, close_lifeline)
-        finally:
-            for descriptor in theirs:
-                os.close(descriptor)
+    with contextlib.ExitStack() as ours:
+        with contextlib.ExitStack() as theirs:
+            packed = os.memfd_create("ors-examination")
+            theirs.callback(os.close, packed)
+            if small:
+                pack(packed, files)
+            else:
+                await in_thread(packed, partial(pack, files=files))
+            source, sending = os.pipe()
+            theirs.callback(os.close, source)
+            feed = OwnedDescriptor(sending)
+            ours.callback(feed.close)
+            reading, output = _private_output() if is_private else os.pipe()
+            ours.callback(os.close, reading)
+            theirs.callback(os.close, output)
+            lifeline, lifeline_here = os.pipe()
+            theirs.callback(os.close, lifeline)
+            close_lifeline = OwnedDescriptor(lifeline_here).close
+            ours.callback(close_lifeline)
+            on_start = limits.on_start()
+            started = await _start(container, request, (packed, source, output, lifeline), on_start, close_lifeline)
         if started is None:
             seconds = time.monotonic() - begun
             return CommandResult(TIMED_OUT_STATUS, b"", seconds, timed_out=True, waited=on_start.waited())
         if started.process is None:  # killed by the agent
             return CommandResult(128 + signal.SIGKILL, b"", time.monotonic() - begun)
         ended = client.exit_of(started.process)
-        feeding = asyncio.create_task(_feed(sending, input))
-        ours.remove(sending)
+        feeding = asyncio.create_task(_feed(feed.take(), input))
         feeding.add_done_callback(lambda _: os.close(sending))  # however it ends
         collecting = _Collector(reading, sink)
         on_program = limits.on_program()
@@ -171,6 +166,8 @@ async def run_examination(
             finally:
                 collecting.close()
                 client.forget(started.process)
+                feeding.cancel()
+        await asyncio.wait([feeding])
         if problem is not None:
             raise problem
         status = ended.result() if ended.done() else -signal.SIGKILL
@@ -182,12 +179,6 @@ async def run_examination(
             truncated=sink.omitted > 0,
             waited=on_start.waited() + on_program.waited(),
         )
-    finally:
-        if feeding is not None:
-            feeding.cancel()
-            await asyncio.wait([feeding])
-        for descriptor in ours:
-            os.close(descriptor)
 
 
 async def _start(
@@ -234,7 +225,7 @@ async def _end_all(container: Namespaces) -> Exception | None:
     """End the processes of a sandbox; return why that failed."""
     try:
         await container.client.request(EndCommand(0, {}, "examination"), (container.process_1,), Done)
-    except (OperationFailed, LauncherGone, OSError) as error:
+    except (OperationFailed, LauncherGone, ServerExhausted, OSError) as error:
         return error
     return None
 

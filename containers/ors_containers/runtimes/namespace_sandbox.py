@@ -24,6 +24,7 @@ from ors_containers.errors import (
     InvalidCommand,
     ProcessesRemain,
     SandboxDied,
+    ServerExhausted,
     ShellFailed,
     StartFailed,
     file_error,
@@ -223,6 +224,8 @@ class NamespaceSandbox(Sandbox):
                 )
             except (OperationFailed, LauncherGone, OSError) as error:
                 await self._require_alive(_END_PATIENCE)
+                if isinstance(error, OSError) and error.errno in ServerExhausted.NUMBERS:
+                    raise ServerExhausted from error
                 if isinstance(error, LauncherGone):
                     raise SandboxDied(self.id, str(error)) from error
                 # ETIMEDOUT: processes of the sandbox were killed and did not end; the launcher waits for nothing else.

@@ -60,11 +60,14 @@ async def in_thread(descriptor: int, work: Callable[[int], T]) -> T:
 
 
 async def read_content(path: str, descriptor: int, size: int, limit: int) -> bytes:
-    """Read an open file of ``size`` bytes and close it. Raises ``FileTooLarge`` above ``limit`` bytes."""
+    """Read an open file of ``size`` bytes and close it. Raises ``FileError``, above ``limit`` bytes too."""
     try:
         if size > limit:
             raise FileTooLarge(path, errno.EFBIG, f"it has {size} bytes, more than {limit}")
-        content = await in_thread(descriptor, lambda own: _read_all(own, limit + 1))
+        try:
+            content = await in_thread(descriptor, lambda own: _read_all(own, limit + 1))
+        except OSError as error:
+            raise file_error(path, error.errno or errno.EIO) from error
     finally:
         os.close(descriptor)
     if len(content) > limit:

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from ors_containers.errors import MachineOverloaded, SandboxDied, ShellFailed
+from ors_containers.errors import MachineOverloaded, SandboxDied, ServerExhausted, ShellFailed
 from ors_containers.launcher.client import LauncherGone, OperationFailed
 from ors_containers.launcher.messages import Done, EndCommand, EndProcesses, Enter, Entered, PackedProgram, Program
 from ors_containers.launcher.records import to_json
@@ -279,7 +279,7 @@ class ContainerCommands:
 
     async def _abandon(self, starting: asyncio.Task[Entered]) -> None:
         """End a command as soon as it has started."""
-        with contextlib.suppress(OperationFailed, LauncherGone, OSError):
+        with contextlib.suppress(OperationFailed, LauncherGone, ServerExhausted, OSError):
             entered = await starting
             exited = self._namespaces.client.exit_of(entered.process)
             exited.add_done_callback(lambda _: self._namespaces.client.forget(entered.process))

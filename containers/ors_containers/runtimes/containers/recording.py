@@ -29,9 +29,9 @@ class Recording:
     """The recording of one command; ``async with`` it. ``process_1`` is a pidfd of the container's process 1."""
 
     def __init__(self, process_1: int) -> None:
+        self._here, self._there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # As the host's root, the process that records needs no right of the container's.
         self._joined = -1 if os.geteuid() == 0 or process_1 == -1 else os.dup(process_1)
-        self._here, self._there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._starting: asyncio.Task[asyncio.subprocess.Process | None] | None = None
         self._refusal = ""
         #: The end of the process; None without one.
