@@ -240,8 +240,12 @@ class ServerExhausted(InfrastructureFailure):
     #: The numbers of such errors.
     NUMBERS = (errno.EMFILE, errno.ENFILE)
 
-    def __init__(self) -> None:
-        super().__init__("The server may open no more files", "Raise its limit (ulimit -n), or serve fewer sessions")
+    def __init__(
+        self,
+        cause: str = "The server may open no more files",
+        remedy: str = "Raise its limit (ulimit -n), or serve fewer sessions",
+    ) -> None:
+        super().__init__(cause, remedy)
 
 
 class Overloaded(InfrastructureFailure):
@@ -267,8 +271,6 @@ _BY_NUMBER: dict[int, type[FileError]] = {
 }
 
 
-def file_error(path: str, number: int, cause: str = "") -> FileError | ServerExhausted:
-    """Return the error for an ``errno``. What only the server lacks is not the file's."""
-    if number in ServerExhausted.NUMBERS:
-        return ServerExhausted()
+def file_error(path: str, number: int, cause: str = "") -> FileError:
+    """Return the error for an ``errno``."""
     return _BY_NUMBER.get(number, FileError)(path, number, cause)

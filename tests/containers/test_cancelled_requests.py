@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
+import socket
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -103,7 +105,11 @@ async def test_a_request_that_cannot_be_sent_leaves_nothing(monkeypatch: pytest.
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             return duplicate(descriptor)
 
+        def not_now(*_: object) -> int:
+            raise BlockingIOError
+
         monkeypatch.setattr(os, "dup", no_room)
+        monkeypatch.setattr(socket, "send_fds", not_now)  # the launcher has many to read
     with pytest.raises(OperationFailed if second == -1 else ServerExhausted):
         await client.request(StatFile("/", True, User(0, 0, one_id=False), "/"), (reading, second), FileFound)
     assert _open() == before
@@ -134,9 +140,12 @@ async def test_files_of_a_cancelled_examination_take_no_memory(
     await until(lambda: _open() == before)
 
 
-@pytest.mark.parametrize("what", ["read", "write", "run", "a new shell", "examine", "examine much"])
+@pytest.mark.parametrize("lasts", [False, True], ids=["for a moment", "until the end"])
+@pytest.mark.parametrize(
+    "what", ["read", "write", "a new shell", "examine", pytest.param("examine much", marks=pytest.mark.long)]
+)
 async def test_a_server_without_descriptors_blames_no_sandbox(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, what: str
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, what: str, lasts: bool
 ) -> None:
     """No file seems empty, no background process is killed, and no examination fails by the agent's doing."""
     await sandbox.write_file("/tmp/file", b"content")
@@ -146,32 +155,63 @@ async def test_a_server_without_descriptors_blames_no_sandbox(
         "write": lambda: sandbox.write_file("/tmp/file", b"other"),
         "a new shell": lambda: sandbox.run("kill -9 $$", timeout=5),
         "examine": lambda: sandbox.examine(["/bin/true"], timeout=5, keep_processes=True),
-        "examine much": lambda: sandbox.examine(["/bin/true"], files={"f": bytes(2**21)}, timeout=5),
-    }.get(what, lambda: sandbox.run("true", timeout=5))
+        "examine much": lambda: sandbox.examine(
+            ["/bin/true"], files={"file": bytes(2**21)}, timeout=5, keep_processes=True
+        ),
+    }[what]
     before = _open()
-    duplicate = os.dup
 
-    for kept in range(20):  # the shortage begins at each of the descriptors that are made
-        left = [kept]
-
-        def dup(descriptor: int, left: list[int] = left) -> int:
-            if not left[0]:
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            left[0] -= 1
-            return duplicate(descriptor)
-
+    for kept in range(40):  # the shortage begins at each of the descriptors that are made
         with monkeypatch.context() as patch:
-            patch.setattr(os, "dup", dup)
-            try:
+            reached = _run_out(patch, kept, lasts=lasts)
+            with contextlib.suppress(ServerExhausted):
                 await work()
-            except ServerExhausted:
-                pass
-            else:
-                break
+        if not reached():
+            break
         await until(lambda: len(_open()) <= len(before))
+        alive = await sandbox.run("kill -0 $(cat /tmp/pid) && cat /tmp/file", timeout=5)
+        assert alive.exit_status == 0, (kept, alive.text)
     else:
         pytest.fail("it is never done")
-    assert kept or what == "run", "no shortage"
-    alive = await sandbox.run("kill -0 $(cat /tmp/pid) && cat /tmp/file", timeout=5)
-    if what != "examine much":  # which ends all processes
-        assert alive.exit_status == 0, alive.text
+    assert kept, "no descriptor was made"
+
+
+@pytest.mark.parametrize("lasts", [False, True], ids=["for a moment", "until the end"])
+@pytest.mark.parametrize("ends", ["on time", "cancelled"])
+async def test_a_command_is_ended_without_descriptors(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, ends: str, lasts: bool
+) -> None:
+    """With the processes that ignore a signal; the background processes of earlier commands go on."""
+    await sandbox.run("sleep 1000 & echo $! > /tmp/kept", timeout=5)
+    command = "(trap '' INT; echo $BASHPID > /tmp/child; exec sleep 1000) & echo $BASHPID > /tmp/pid; exec sleep 1000"
+    started = asyncio.create_task(sandbox.run(command, timeout=1))
+    await asyncio.sleep(0.5)
+    with monkeypatch.context() as patch:
+        _run_out(patch, 0, lasts=lasts)
+        if ends == "cancelled":
+            started.cancel()
+        with contextlib.suppress(ServerExhausted, asyncio.CancelledError):
+            assert (await started).timed_out
+        await asyncio.sleep(1)
+    left = await sandbox.run(
+        "kill -0 $(cat /tmp/kept) && ! kill -0 $(cat /tmp/child) && ! kill -0 $(cat /tmp/pid)", timeout=9
+    )
+    assert left.exit_status == 0, left.text
+
+
+def _run_out(patch: pytest.MonkeyPatch, kept: int, *, lasts: bool) -> Callable[[], bool]:
+    """Let this process make only ``kept`` more descriptors, then none, or all but one; return whether that was met."""
+    made = [0]
+
+    def limited(make: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            made[0] += 1
+            if made[0] > kept if lasts else made[0] == kept + 1:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return make(*arguments, **options)
+
+        return call
+
+    for module, name in ((os, "dup"), (os, "pipe"), (os, "memfd_create"), (socket, "socketpair")):
+        patch.setattr(module, name, limited(getattr(module, name)))
+    return lambda: made[0] > kept

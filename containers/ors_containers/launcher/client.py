@@ -118,7 +118,7 @@ class LauncherClient:
         ``LauncherGone`` and ``ServerExhausted``.
         """
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        try:
+        try:  # at once: when this has returned, the numbers may be those of other files
             self._send(request, descriptors, future)
         except (OperationFailed, LauncherGone, ServerExhausted) as error:
             future.set_exception(error)
@@ -131,10 +131,29 @@ class LauncherClient:
         data = seal(self._next, request)
         if len(data) > MESSAGE_SIZE:
             raise OperationFailed(errno.E2BIG, "the request is too long")
-        duplicates = _duplicates(descriptors)
-        self._waiting[self._next] = future
-        self._outgoing.append((data, duplicates))
-        self._flush()
+        if -1 in descriptors:
+            raise OperationFailed(errno.ESRCH, "the container has ended")
+        # Ordinarily at once, and without duplicates: what ends processes needs no room for another descriptor.
+        if not self._outgoing and self._is_sent(data, descriptors):
+            self._waiting[self._next] = future
+        else:
+            self._outgoing.append((data, _duplicates(descriptors)))
+            self._waiting[self._next] = future
+            self._flush()
+
+    def _is_sent(self, data: bytes, descriptors: Sequence[int]) -> bool:
+        """Send a message unless the launcher has many to read. Raises ``OperationFailed`` and ``LauncherGone``."""
+        assert self._socket is not None
+        try:
+            socket.send_fds(self._socket, [data], descriptors)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                raise OperationFailed(errno.EBADF, str(error)) from error
+            self._lost()
+            raise LauncherGone from error
+        return True
 
     async def _response(self, future: asyncio.Future[Response], response: type[R]) -> R:
         try:
@@ -267,8 +286,6 @@ class LauncherClient:
 
 def _duplicates(descriptors: Sequence[int]) -> list[int]:
     """Return a duplicate of each descriptor. Raises ``OperationFailed`` and ``ServerExhausted``, with none open."""
-    if -1 in descriptors:
-        raise OperationFailed(errno.ESRCH, "the container has ended")
     made: list[int] = []
     try:
         for descriptor in descriptors:
@@ -276,7 +293,9 @@ def _duplicates(descriptors: Sequence[int]) -> list[int]:
     except OSError as error:
         for descriptor in made:
             os.close(descriptor)
-        raise ServerExhausted from error
+        if error.errno in ServerExhausted.NUMBERS:
+            raise ServerExhausted from error
+        raise OperationFailed(error.errno or errno.EIO, str(error)) from error
     return made
 
 

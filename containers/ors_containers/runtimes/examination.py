@@ -152,6 +152,7 @@ async def run_examination(
         ended = client.exit_of(started.process)
         feeding = asyncio.create_task(_feed(feed.take(), input))
         feeding.add_done_callback(lambda _: os.close(sending))  # however it ends
+        ours.callback(feeding.cancel)
         collecting = _Collector(reading, sink)
         on_program = limits.on_program()
         try:
@@ -202,7 +203,7 @@ async def _start(
     try:
         if await limit.wait(starting):
             started = starting.result()
-    except (OperationFailed, LauncherGone, MachineOverloaded, asyncio.CancelledError) as error:
+    except (OperationFailed, LauncherGone, MachineOverloaded, ServerExhausted, asyncio.CancelledError) as error:
         ends_all = isinstance(error, MachineOverloaded) or not request.keep_processes
         if isinstance(error, OperationFailed):
             limit.require_processors()

@@ -56,7 +56,7 @@ from ors_containers.runtimes.examination import (
 )
 from ors_containers.runtimes.lifecycle import Lifecycle, State, start_whole
 from ors_containers.runtimes.namespaces import Namespaces, shared_places
-from ors_containers.runtimes.opened_file import read_content, write_content
+from ors_containers.runtimes.opened_file import read_content, server_limits, write_content
 from ors_containers.runtimes.runtime_state import RuntimeState, examination_of
 from ors_containers.runtimes.shell_host import ContainerShellHost
 from ors_containers.runtimes.shells.shell import Shell
@@ -170,7 +170,8 @@ class NamespaceSandbox(Sandbox):
         if limit < 2:
             raise InvalidCommand(f"An output limit of {limit} bytes leaves none for either end")
         try:
-            result = await shell.run(command, timeout, limit)
+            with server_limits():
+                result = await shell.run(command, timeout, limit)
         except (ShellFailed, OperationFailed, LauncherGone) as error:
             self._require()
             if isinstance(error, ShellFailed):
@@ -223,9 +224,9 @@ class NamespaceSandbox(Sandbox):
                     limit=limit,
                 )
             except (OperationFailed, LauncherGone, OSError) as error:
-                await self._require_alive(_END_PATIENCE)
                 if isinstance(error, OSError) and error.errno in ServerExhausted.NUMBERS:
                     raise ServerExhausted from error
+                await self._require_alive(_END_PATIENCE)
                 if isinstance(error, LauncherGone):
                     raise SandboxDied(self.id, str(error)) from error
                 # ETIMEDOUT: processes of the sandbox were killed and did not end; the launcher waits for nothing else.

@@ -18,7 +18,7 @@ import signal
 import time
 from collections.abc import Sequence
 
-from ors_containers.errors import StartFailed
+from ors_containers.errors import ServerExhausted, StartFailed
 from ors_containers.image import Image
 from ors_containers.launcher.client import LauncherClient
 from ors_containers.launcher.messages import (
@@ -118,12 +118,17 @@ class Namespaces:
         found: dict[int, int] = {}
         try:
             names = os.listdir(self._proc)  # noqa: PTH208 - of a descriptor
-        except OSError:
+        except OSError as error:
+            if error.errno in ServerExhausted.NUMBERS:  # what is not listed would be ended with the next command
+                raise
             return found  # process 1 has just ended
         for name in names:
             if name.isdigit() and int(name) not in (1, shell):
-                with contextlib.suppress(OSError):
+                try:
                     found[int(name)] = _status(name, self._proc).started
+                except OSError as error:
+                    if error.errno in ServerExhausted.NUMBERS:
+                        raise
         return found
 
     def _is_alone(self) -> bool:
@@ -145,7 +150,9 @@ class Namespaces:
         """Return whether the process with this id inside has not ended."""
         try:
             return not _status(str(process), self._proc).ended
-        except OSError:
+        except OSError as error:
+            if error.errno in ServerExhausted.NUMBERS:
+                raise
             return False
 
     async def notice_end(self, patience: float) -> None:

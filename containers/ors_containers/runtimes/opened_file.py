@@ -1,7 +1,7 @@
-"""Work in threads on open files: a thread has a descriptor of its own.
+"""Open files of the server: work on them in threads, and the limit on how many it may open.
 
-A cancelled call ends while its thread still works. Were the call's descriptor closed then, the thread would read and
-write whatever has its number next.
+A thread has a descriptor of its own. A cancelled call ends while its thread still works: were the call's descriptor
+closed then, the thread would read and write whatever has its number next.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from ors_containers.errors import FileTooLarge, file_error
+from ors_containers.errors import FileTooLarge, ServerExhausted, file_error
 
-__all__ = ["OwnedDescriptor", "in_thread", "read_content", "write_all", "write_content"]
+__all__ = ["OwnedDescriptor", "in_thread", "read_content", "server_limits", "write_all", "write_content"]
 
 _PIECE = 1 << 20
 
@@ -36,6 +36,17 @@ class OwnedDescriptor:
         """Close it unless it was taken."""
         with contextlib.suppress(IndexError):
             os.close(self.take())
+
+
+@contextlib.contextmanager
+def server_limits() -> Generator[None]:
+    """Raise ``ServerExhausted`` for an ``OSError`` of this process that says so."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in ServerExhausted.NUMBERS:
+            raise ServerExhausted from error
+        raise
 
 
 async def in_thread(descriptor: int, work: Callable[[int], T]) -> T:
@@ -65,7 +76,8 @@ async def read_content(path: str, descriptor: int, size: int, limit: int) -> byt
         if size > limit:
             raise FileTooLarge(path, errno.EFBIG, f"it has {size} bytes, more than {limit}")
         try:
-            content = await in_thread(descriptor, lambda own: _read_all(own, limit + 1))
+            with server_limits():
+                content = await in_thread(descriptor, lambda own: _read_all(own, limit + 1))
         except OSError as error:
             raise file_error(path, error.errno or errno.EIO) from error
     finally:
@@ -78,7 +90,8 @@ async def read_content(path: str, descriptor: int, size: int, limit: int) -> byt
 async def write_content(path: str, descriptor: int, content: bytes) -> None:
     """Write an open, empty file and close it. Raises ``FileError``."""
     try:
-        await in_thread(descriptor, lambda own: write_all(own, content))
+        with server_limits():
+            await in_thread(descriptor, lambda own: write_all(own, content))
     except OSError as error:
         raise file_error(path, error.errno or errno.EIO) from error
     finally:

@@ -16,7 +16,7 @@ from ors_containers.errors import InvalidCommand, SandboxDied, file_error
 from ors_containers.launcher.client import LauncherGone, OperationFailed
 from ors_containers.launcher.messages import Done, FileFound, Opened, OpenFile, RenameFile, StatFile, User
 from ors_containers.runtimes.namespaces import Namespaces
-from ors_containers.runtimes.opened_file import in_thread
+from ors_containers.runtimes.opened_file import in_thread, server_limits
 from ors_containers.sandbox import FileStatus
 
 __all__ = ["ContainerFiles"]
@@ -102,7 +102,8 @@ class ContainerFiles:
     async def _use(self, path: str, descriptor: int, work: Callable[[int], T]) -> T:
         """Do ``work`` on an open file, and close it."""
         try:
-            return await in_thread(descriptor, work)
+            with server_limits():
+                return await in_thread(descriptor, work)
         except OSError as error:
             raise file_error(path, error.errno or errno.EIO) from error
         finally:

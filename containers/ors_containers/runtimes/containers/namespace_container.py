@@ -38,6 +38,7 @@ from ors_containers.runtimes.containers.frozen_files import freeze_files
 from ors_containers.runtimes.containers.open_network import OpenNetwork
 from ors_containers.runtimes.lifecycle import Lifecycle, State, start_whole
 from ors_containers.runtimes.namespaces import Namespaces
+from ors_containers.runtimes.opened_file import server_limits
 from ors_containers.runtimes.runtime_state import RuntimeState
 from ors_containers.sandbox import CommandResult, ExecutionResult, FileStatus, OutputStream
 
@@ -144,7 +145,8 @@ class NamespaceContainer(Container):
     ) -> CommandResult:
         self._life.require_running()
         assert self._commands is not None
-        result = await self._commands.run(command, shell, timeout, max_bytes)
+        with server_limits():
+            result = await self._commands.run(command, shell, timeout, max_bytes)
         self._life.require_running()
         return result
 
@@ -174,7 +176,8 @@ class NamespaceContainer(Container):
             as_user = user_of(account, program.user)
             program = container_program(self.image, as_user, environment, resources, account)
         packed = checked_program(program, argv, cwd, env)
-        result = await self._commands.execute(program, packed, stdin, timeout, max_bytes, on_output, record=record)
+        with server_limits():
+            result = await self._commands.execute(program, packed, stdin, timeout, max_bytes, on_output, record=record)
         self._life.require_running()
         return result
 
