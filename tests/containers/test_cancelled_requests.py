@@ -1,4 +1,4 @@
-"""Descriptors of requests to the launcher: each is closed, and none is another file by the time it is sent."""
+"""Descriptors of requests to the launcher: each is closed, and each is sent as the file that the caller meant."""
 
 from __future__ import annotations
 
@@ -19,19 +19,16 @@ from ors_containers.launcher.examining.packed_files import pack
 from ors_containers.launcher.messages import FileFound, Opened, StatFile, User
 from ors_containers.runtimes import examination
 
+from tests.support.processes import open_descriptors
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-def _open() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))  # noqa: PTH208
-
-
 async def test_a_file_that_no_caller_gets_is_closed(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call is cancelled in the same turn of the event loop in which the response comes."""
     await sandbox.write_file("/tmp/file", b"content")
-    before = _open()
+    before = open_descriptors()
     respond = LauncherClient._on_response  # pyright: ignore[reportPrivateUsage]
 
     def respond_and_cancel(client: LauncherClient, request: int, response: object, descriptors: list[int]) -> None:
@@ -43,7 +40,7 @@ async def test_a_file_that_no_caller_gets_is_closed(sandbox: Sandbox, monkeypatc
     reading = asyncio.create_task(sandbox.read_file("/tmp/file"))
     with pytest.raises(asyncio.CancelledError):
         await reading
-    assert _open() == before
+    assert open_descriptors() == before
 
 
 async def test_a_response_without_its_descriptor_is_an_error(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,11 +60,11 @@ async def test_a_response_without_its_descriptor_is_an_error(sandbox: Sandbox, m
     assert await sandbox.read_file("/tmp/file") == b"content"
 
 
-async def test_descriptors_are_duplicated_before_the_caller_goes_on(
+async def test_a_caller_may_close_its_descriptors_once_it_has_made_a_request(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await sandbox.write_file("/tmp/file", b"content")
-    before = _open()
+    before = open_descriptors()
     request = LauncherClient.request
     others: list[int] = []
 
@@ -86,7 +83,7 @@ async def test_descriptors_are_duplicated_before_the_caller_goes_on(
     assert others
     for other in others:
         os.close(other)
-    assert _open() == before
+    assert open_descriptors() == before
 
 
 @pytest.mark.parametrize("reason", ["the container has ended", "no room for another"])
@@ -94,7 +91,7 @@ async def test_a_request_that_cannot_be_sent_leaves_nothing(monkeypatch: pytest.
     client = LauncherClient()
     client.start()
     reading, writing = os.pipe()
-    before = _open()
+    before = open_descriptors()
     duplicate, second = os.dup, writing
     if reason == "the container has ended":
         second = -1
@@ -112,7 +109,7 @@ async def test_a_request_that_cannot_be_sent_leaves_nothing(monkeypatch: pytest.
         monkeypatch.setattr(socket, "send_fds", not_now)  # the launcher has many to read
     with pytest.raises(OperationFailed if second == -1 else ServerExhausted):
         await client.request(StatFile("/", True, User(0, 0, one_id=False), "/"), (reading, second), FileFound)
-    assert _open() == before
+    assert open_descriptors() == before
     monkeypatch.undo()
     for descriptor in (reading, writing):
         os.close(descriptor)
@@ -129,7 +126,7 @@ async def test_files_of_a_cancelled_examination_take_no_memory(
         cancelled.wait(30)
         pack(descriptor, files)
 
-    before = _open()
+    before = open_descriptors()
     monkeypatch.setattr(examination, "pack", pack_slowly)
     examining = asyncio.create_task(sandbox.examine(["/bin/true"], files={"file": bytes(2**21)}, timeout=5))
     await until(packing.is_set)
@@ -137,7 +134,7 @@ async def test_files_of_a_cancelled_examination_take_no_memory(
     with pytest.raises(asyncio.CancelledError):
         await examining
     cancelled.set()
-    await until(lambda: _open() == before)
+    await until(lambda: open_descriptors() == before)
 
 
 @pytest.mark.parametrize("lasts", [False, True], ids=["for a moment", "until the end"])
@@ -159,7 +156,7 @@ async def test_a_server_without_descriptors_blames_no_sandbox(
             ["/bin/true"], files={"file": bytes(2**21)}, timeout=5, keep_processes=True
         ),
     }[what]
-    before = _open()
+    before = open_descriptors()
 
     for kept in range(40):  # the shortage begins at each of the descriptors that are made
         with monkeypatch.context() as patch:
@@ -168,7 +165,7 @@ async def test_a_server_without_descriptors_blames_no_sandbox(
                 await work()
         if not reached():
             break
-        await until(lambda: len(_open()) <= len(before))
+        await until(lambda: len(open_descriptors()) <= len(before))
         alive = await sandbox.run("kill -0 $(cat /tmp/pid) && cat /tmp/file", timeout=5)
         assert alive.exit_status == 0, (kept, alive.text)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import io
 import os
 import threading
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from ors_containers.linux.subprocesses import pipe_file
 from ors_containers.runtimes.containers.container_disks import ContainerDisks
 from ors_containers.runtimes.opened_file import in_thread, write_all
 
+from tests.support.processes import open_descriptors
 from tests.support.waiting import until
 
 
@@ -37,7 +39,7 @@ def test_a_pipe_is_closed_once(new_loop: Callable[[], asyncio.AbstractEventLoop]
         for descriptor in (reading, writing):
             with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
                 os.fstat(descriptor)
-        return said, [file.closed and getattr(file, "closefd") for file in files]  # noqa: B009 - of FileIO
+        return said, [isinstance(file, io.FileIO) and file.closed and file.closefd for file in files]
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         said, closed_by_file = runner.run(read_and_write())
@@ -54,7 +56,7 @@ async def test_a_thread_of_a_cancelled_call_writes_into_its_own_file(tmp_path: P
         write_all(descriptor, b"content")
 
     descriptor = os.open(tmp_path / "its own", os.O_WRONLY | os.O_CREAT)
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = len(open_descriptors())
     call = asyncio.create_task(in_thread(descriptor, write))
     await asyncio.sleep(0.05)
     call.cancel()
@@ -70,11 +72,7 @@ async def test_a_thread_of_a_cancelled_call_writes_into_its_own_file(tmp_path: P
     for other in others:
         os.close(other)
     # Neither the descriptor nor its duplicate is left.
-    await until(lambda: len(os.listdir("/proc/self/fd")) == before - 1)  # noqa: PTH208
-
-
-def _open() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    await until(lambda: len(open_descriptors()) == before - 1)
 
 
 def _refuse(thread: threading.Thread) -> None:
@@ -86,14 +84,14 @@ async def test_work_that_no_thread_has_taken_is_dropped_with_its_call(tmp_path: 
     descriptor = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
     release = threading.Event()
     busy = [loop.run_in_executor(None, release.wait, 30) for _ in range(64)]
-    before = _open()
+    before = open_descriptors()
     call = asyncio.create_task(in_thread(descriptor, lambda own: write_all(own, b"content")))
     try:
         await asyncio.sleep(0.05)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        assert _open() == before
+        assert open_descriptors() == before
     finally:
         release.set()
     await asyncio.gather(*busy)
@@ -110,13 +108,13 @@ async def test_work_is_dropped_when_no_thread_can_be_started(tmp_path: Path, mon
     loop.set_default_executor(executor)
     busy = loop.run_in_executor(None, release.wait, 30)
     descriptor = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
-    before = _open()
+    before = open_descriptors()
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", _refuse)
         with pytest.raises(RuntimeError, match="thread"):
             await in_thread(descriptor, lambda own: write_all(own, b"content"))
-        assert _open() == before
+        assert open_descriptors() == before
     others = [os.open(tmp_path / str(number), os.O_WRONLY | os.O_CREAT) for number in range(3)]
     release.set()
     await busy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest_asyncio
 from ors_containers import Container, ContainerSettings, ExecutionResult, InvalidCommand, SandboxStopped
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
+from tests.support.processes import open_descriptors
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -35,7 +35,7 @@ async def sh(container: Container, script: str, **more: Any) -> ExecutionResult:
 
 
 async def descriptors(count: int) -> None:
-    await until(lambda: len(os.listdir("/proc/self/fd")) <= count)  # noqa: PTH208
+    await until(lambda: len(open_descriptors()) <= count)
 
 
 # ── arguments, variables, input and output ──
@@ -230,7 +230,7 @@ async def test_a_flood_of_one_output(container: Container, stream: str) -> None:
 
 
 async def test_a_child_that_keeps_the_pipes(container: Container) -> None:
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = len(open_descriptors())
     started = time.monotonic()
     found = await sh(container, "sleep 75 & cat & echo begun; echo apart >&2", stdin=b"x" * 1_000_000)
     assert (found.stdout[-6:], found.stderr) == (b"begun\n", b"apart\n")
@@ -248,7 +248,7 @@ async def test_a_time_limit_ends_the_tree(container: Container) -> None:
 
 @pytest.mark.parametrize("after", [0.0, 0.001, 0.5])
 async def test_a_cancelled_program_is_ended(container: Container, after: float) -> None:
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = len(open_descriptors())
     running = asyncio.create_task(sh(container, "sleep 73 & sleep 73", stdin=b"x" * 1_000_000))
     await asyncio.sleep(after)
     running.cancel()
@@ -260,7 +260,7 @@ async def test_a_cancelled_program_is_ended(container: Container, after: float) 
 
 @pytest.mark.parametrize("each", [40, pytest.param(200, marks=pytest.mark.long)])
 async def test_many_short_programs_leave_no_descriptor(container: Container, each: int) -> None:
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = len(open_descriptors())
 
     async def some(number: int) -> None:
         for n in range(each):

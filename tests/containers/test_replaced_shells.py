@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from typing import Any
 
@@ -13,6 +12,8 @@ from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 from ors_containers.runtimes.shells.shell import Shell
 from ors_containers.runtimes.shells.shell_protocol import Frames
 from ors_containers.sandbox import Sandbox
+
+from tests.support.processes import open_descriptors
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -48,7 +49,7 @@ async def test_a_stop_meanwhile_leaves_nothing(
     begun = notice(monkeypatch, "_send" if much else "_respawn")
     found: Counter[str] = Counter()
     for number in range(8):
-        before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only their number
+        before = len(open_descriptors())
         sandbox = runtime.sandbox(runtime.host_image())
         await sandbox.start()
         if much:
@@ -60,7 +61,7 @@ async def test_a_stop_meanwhile_leaves_nothing(
                 found[f"ended with {(await running).exit_status}"] += 1
             except SandboxStopped:
                 found["stopped"] += 1
-        assert len(os.listdir("/proc/self/fd")) == before, number  # noqa: PTH208 - as above
+        assert len(open_descriptors()) == before, number
     assert found.keys() <= {"stopped", "ended with 1"}
 
 

@@ -1,13 +1,14 @@
-"""Other processes of this machine, as tests look for them.
+"""Processes of this machine, as tests look for them, and the open descriptors of this one.
 
 A process can end between any two looks at its files, so each function takes one that has ended for what it is and
 raises nothing. `scripts/check-timings` refuses tests that read these files themselves.
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["children", "command_line", "is_alive", "parent", "processes"]
+__all__ = ["children", "command_line", "is_alive", "open_descriptors", "parent", "processes"]
 
 
 def processes(are_meant: Callable[[bytes], object], file: str = "cmdline") -> list[int]:
@@ -30,6 +31,11 @@ def command_line(process: int | str) -> bytes:
 def is_alive(process: int | str) -> bool:
     """Return whether a process runs: one that has ended and was not waited for yet does not."""
     return _fields(process)[0] not in {b"", b"Z"}
+
+
+def open_descriptors() -> set[str]:
+    """Return the numbers of this process's open descriptors, that of the listing itself among them."""
+    return set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are wanted, no paths
 
 
 def parent(process: int | str) -> int:

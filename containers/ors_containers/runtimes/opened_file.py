@@ -40,7 +40,7 @@ class OwnedDescriptor:
 
 @contextlib.contextmanager
 def server_limits() -> Generator[None]:
-    """Raise ``ServerExhausted`` for an ``OSError`` of this process that says so."""
+    """Raise ``ServerExhausted`` instead of an ``OSError`` with one of its ``NUMBERS``."""
     try:
         yield
     except OSError as error:

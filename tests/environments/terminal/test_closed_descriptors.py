@@ -30,17 +30,8 @@ async def test_every_descriptor_is_closed_once_and_last(tmp_path: Path, workers:
         pytest.skip("strace is not installed (apt: strace)")
     write_folder(tmp_path / "tasks", "task")
     trace = tmp_path / "trace"
-    command = [
-        "strace",
-        "-D",
-        "-f",
-        "--seccomp-bpf",
-        "--decode-pids=comm",
-        "-e",
-        "trace=close,read,write,dup,ftruncate",
-        "-o",
-        trace,
-    ]
+    options = "-D -f --seccomp-bpf --decode-pids=comm -e trace=close,read,write,dup,ftruncate -o"
+    command = ["strace", *options.split(), trace]
     command += [sys.executable, "-m", "ors_cli", "serve", "terminal", "--tasks", tmp_path / "tasks", "--port", "0"]
     # A new store: images are built in processes that the server reads by pipes.
     variables = {"ORS_IMAGES": str(tmp_path / "images"), "ORS_DATA_DIR": str(tmp_path / "data")}

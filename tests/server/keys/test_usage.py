@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,12 @@ import pytest
 from ors_server.keys.errors import KeyBusy
 from ors_server.keys.key import Key, Limits, digest_of
 from ors_server.keys.usage import Kind, Usage
+from tests.support.processes import open_descriptors
 
 
 def _open_in(folder: Path) -> int:
     """Return how many descriptors of this process are files of the folder."""
-    links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
+    links = [Path("/proc/self/fd", name) for name in open_descriptors()]
     return sum(link.is_symlink() and str(link.readlink()).startswith(f"{folder}/") for link in links)
 
 
